@@ -1,0 +1,9 @@
+"""Environments; importing this package registers them with Gymnasium."""
+
+import gymnasium as gym
+
+gym.register(
+    id="dtsn/Navigation-v0",
+    entry_point="dtsn.envs.navigation:NavigationEnv",
+    vector_entry_point="dtsn.envs.navigation:NavigationVectorEnv",
+)

@@ -1,0 +1,232 @@
+"""Training from a data set: a resumable loop, and the run folder that it writes.
+
+All randomness of a step is derived from (seed, step) and the data set is read by position, so a run that
+resumes from a checkpoint ends bitwise where the uninterrupted run ends (same thread count).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+import torch
+
+import dtsn
+from dtsn import checkpoint
+from dtsn.batch import Batch
+from dtsn.checkpoint import CheckpointError
+from dtsn.config import TrainConfig
+from dtsn.data import Dataset, grid_symmetries
+from dtsn.solvers import Solver
+
+T = TypeVar("T")
+
+
+class DivergedError(RuntimeError):
+    """The loss or its gradient is no longer finite; the last checkpoint is still good."""
+
+
+class Trainer:
+    """A solver, its optimiser and the number of steps they have made."""
+
+    def __init__(
+        self, config: TrainConfig, observation_shape: tuple[int, ...], num_actions: int, device: str = "cpu"
+    ):
+        self.config, self.device = config, torch.device(device)
+        self.observation_shape, self.num_actions = observation_shape, num_actions
+        self.solver = make_solver(config, observation_shape, num_actions).to(self.device)
+        self.optimizer = torch.optim.AdamW(
+            self.solver.world_model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+        self.generator = torch.Generator(self.device)
+        self.step = 0
+
+    def run(self, dataset: Dataset) -> Iterator[dict[str, float]]:
+        """Train to the last step; yields each step's metrics once it is done."""
+        transform = grid_symmetries if self.config.augment == "grid_symmetries" else None
+        batches = dataset.batches(
+            self.config.batch_size,
+            self.config.seed,
+            start=self.step,
+            device=str(self.device),
+            transform=transform,
+        )
+        while self.step < self.config.steps:
+            yield self.update(next(batches))
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """One optimiser step."""
+        config, step = self.config, self.step
+        self.solver.train()
+        self.generator.manual_seed(int(np.random.SeedSequence([config.seed, step]).generate_state(1)[0]))
+        rate = self._learning_rate(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        low = config.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=low):
+            loss = self.solver.loss(
+                batch, iterations=1 if step < config.search_warmup else None, generator=self.generator
+            )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.solver.world_model.parameters(), config.gradient_clip)
+        metrics = {**loss.means(), "gradient": float(norm), "learning_rate": rate}
+        if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient"]):
+            raise DivergedError(
+                f"step {step + 1}: loss {metrics['loss']}, gradient norm {metrics['gradient']}; "
+                "try a smaller learning_rate or gradient_clip"
+            )
+        self.optimizer.step()
+        self.solver.update_target()
+        self.step += 1
+        return {"step": self.step, **metrics}
+
+    def _learning_rate(self, step: int) -> float:
+        config = self.config
+        rise = min(1.0, (step + 1) / max(1, config.learning_rate_warmup))
+        return config.learning_rate * rise * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+
+    def save(self, folder: Path) -> Path:
+        """Write a checkpoint of this step below ``folder``."""
+        tensors = {
+            "model": dict(self.solver.state_dict()),
+            "optimizer": checkpoint.flatten_optimizer(self.optimizer),
+        }
+        return checkpoint.save_checkpoint(folder / f"step-{self.step}", tensors, self._state())
+
+    def export(self, folder: Path) -> Path:
+        """Write the solver alone, for use without resuming."""
+        tensors = {"model": dict(self.solver.state_dict())}
+        return checkpoint.save_checkpoint(folder, tensors, self._state())
+
+    def restore(self, path: Path) -> None:
+        """Go on from a checkpoint."""
+        state = checkpoint.load_state(path)
+        for name, mine in self._state().items():
+            if name not in ("step", "version") and state.get(name) != json.loads(json.dumps(mine)):
+                raise CheckpointError(f"{path} was trained with another {name}; start a new run folder")
+        self.solver.load_state_dict(checkpoint.load_tensors_of(path, "model", state))
+        checkpoint.restore_optimizer(self.optimizer, checkpoint.load_tensors_of(path, "optimizer", state))
+        self.step = int(state["step"])
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "version": dtsn.__version__,
+            "step": self.step,
+            "config": dataclasses.asdict(self.config),
+            "observation_shape": list(self.observation_shape),
+            "num_actions": self.num_actions,
+        }
+
+
+def make_solver(config: TrainConfig, observation_shape: tuple[int, ...], num_actions: int) -> Solver:
+    """A fresh solver for observations of this shape."""
+    return Solver.create(
+        config.solver.name,
+        gymnasium.spaces.Box(-np.inf, np.inf, observation_shape, np.float32),
+        gymnasium.spaces.Discrete(num_actions),
+        config=config.solver,
+        network=config.network,
+        seed=config.seed,
+    )
+
+
+def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solver:
+    """A trained solver from a checkpoint or a run folder (its newest checkpoint), ready to act.
+
+    ``search`` overrides fields of its :class:`SolverConfig`, e.g. ``act_iterations=50``.
+    """
+    folder = Path(folder)
+    if not (folder / "state.json").exists():
+        newest = checkpoint.latest_checkpoint(folder / "checkpoints")
+        if newest is None:
+            raise CheckpointError(f"{folder} is neither a checkpoint nor a run folder with one")
+        folder = newest
+    state = checkpoint.load_state(folder)
+    try:
+        config = config_from_dict(TrainConfig, state["config"])
+        config = dataclasses.replace(config, solver=dataclasses.replace(config.solver, **search))
+        solver = make_solver(config, tuple(state["observation_shape"]), state["num_actions"])
+        solver.load_state_dict(checkpoint.load_tensors_of(folder, "model", state))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{folder} does not hold a solver of this dtsn version: {error}") from error
+    return solver.to(device).eval()
+
+
+# --- the run folder ----------------------------------------------------------------------------------
+
+
+def train_run(
+    run: Path, config: TrainConfig, dataset: Dataset, *, device: str = "cpu", resume: bool = False
+) -> Iterator[dict[str, float]]:
+    """Train in a run folder (config, metrics, checkpoints); yields the metrics of every step.
+
+    Closing the generator (as Ctrl-C does) saves a checkpoint first.
+    """
+    trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, device)
+    folder, metrics_path = run / "checkpoints", run / "metrics.jsonl"
+    latest = checkpoint.latest_checkpoint(folder)
+    if latest is None and checkpoint.checkpoints(folder):
+        raise CheckpointError(f"no checkpoint in {folder} can be read: all are damaged")
+    if latest is not None and not resume:
+        raise FileExistsError(f"{run} already has a training run: use --resume or another folder")
+    run.mkdir(parents=True, exist_ok=True)
+    if latest is not None:
+        trainer.restore(latest)
+        _truncate_metrics(metrics_path, trainer.step)
+    description = {"dtsn": dtsn.__version__, "data": str(dataset.path), **dataclasses.asdict(config)}
+    checkpoint.replace_durably(run / "config.json", json.dumps(description, indent=1).encode())
+    if latest is None:
+        metrics_path.write_text("")
+    with metrics_path.open("a") as log:
+        try:
+            for metrics in trainer.run(dataset):
+                log.write(json.dumps(metrics) + "\n")
+                if trainer.step % config.checkpoint_every == 0 or trainer.step == config.steps:
+                    log.flush()
+                    trainer.save(folder)
+                    checkpoint.prune_checkpoints(folder, config.keep_checkpoints)
+                yield metrics
+        except (GeneratorExit, KeyboardInterrupt):
+            log.flush()
+            if trainer.step:
+                trainer.save(folder)
+            raise
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The rows of a ``metrics.jsonl``; a half-written last line is passed over."""
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def _truncate_metrics(path: Path, step: int) -> None:
+    """Forget what was logged after the checkpoint: those steps will be made again."""
+    rows = [row for row in (read_metrics(path) if path.exists() else []) if row["step"] <= step]
+    checkpoint.replace_durably(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def config_from_dict(cls: type[T], values: dict[str, Any]) -> T:
+    """A nested configuration dataclass from plain JSON; unknown fields are errors."""
+    hints = typing.get_type_hints(cls)
+    unknown = set(values) - set(hints)
+    if unknown:
+        raise TypeError(f"{cls.__name__} has no field {sorted(unknown)[0]!r}")
+    return cls(
+        **{
+            name: config_from_dict(hints[name], value) if dataclasses.is_dataclass(hints[name]) else value
+            for name, value in values.items()
+        }
+    )
