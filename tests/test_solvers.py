@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dtsn.batch import Batch
 from dtsn.losses import LossWeights
 from dtsn.networks import NetworkConfig
+from dtsn.search import best_first_search
 from dtsn.solvers import Solver, SolverConfig
 from dtsn.world_model import WorldModel
 
@@ -174,6 +175,37 @@ def test_loss_terms(name: str, kind: str) -> None:
     assert all(term.shape == (BATCH,) for term in result.terms.values())
     assert result.total.shape == ()
     torch.testing.assert_close(result.total, torch.stack([*result.terms.values()]).sum(0).mean())
+
+
+@each_kind
+def test_loss_terms_against_the_equations(kind: str) -> None:
+    weights = LossWeights(q=0.5, cql=2.0, transition=3.0, reward=4.0, expansion=0.25)
+    solver, batch = make("dtsn", kind, weights=weights), transitions(kind)
+    with torch.no_grad():
+        for p in solver.target_encoder.parameters():
+            p.mul_(0.5)  # so that it is not the encoder
+    result = solver.loss(batch, generator=generator())
+    model, row = solver.world_model, torch.arange(BATCH)
+    root = model.encode(batch.observation)
+    tree = best_first_search(model, root, iterations=T, generator=generator())
+    taken = tree.q_values[row, :, batch.action]  # [B, T]
+    q = (taken - batch.q_value[:, None]) ** 2
+    cql = tree.q_values.exp().sum(2).log() - taken
+    after_each = 0.5 * q + 2 * cql  # L_t: λ1 and λ2 are inside
+    before_each = torch.cat([torch.zeros(BATCH, 1), after_each[:, :-1]], 1)
+    children, rewards = model.expand(root)
+    target = solver.target_encoder(batch.next_observation).tanh()
+    expected = {
+        "q": q[:, -1],
+        "cql": cql[:, -1],
+        "transition": (children[row, batch.action].tanh() - target).flatten(1).pow(2).sum(1),
+        "reward": (rewards[row, batch.action] - batch.reward) ** 2,
+        "expansion": (tree.log_probs * (after_each[:, -1:] - before_each)).sum(1),
+    }
+    for name, term in expected.items():
+        torch.testing.assert_close(result.terms[name], term.detach(), rtol=1e-4, atol=1e-5)
+    total = sum(getattr(weights, name) * term.mean() for name, term in expected.items())
+    torch.testing.assert_close(result.total, total, rtol=1e-4, atol=1e-5)
 
 
 @each_solver
@@ -395,6 +427,14 @@ def test_search_options_reach_acting(option: str, value: object) -> None:
     draws = [torch.rand(50, s.act_iterations, generator=generator()) for s in (usual, other)]
     trees = [s.plan(obs, uniforms=u) for s, u in zip((usual, other), draws, strict=True)]
     assert not torch.equal(trees[0].q, trees[1].q)
+
+
+@pytest.mark.parametrize("name", ["qnet", "treeqn"])
+def test_discount_reaches_full_trees(name: str) -> None:
+    usual, other = make(name), make(name, discount=0.5)
+    for training in (True, False):
+        q, discounted = (s.train(training)(observe("vector")) for s in (usual, other))
+        assert not torch.equal(q, discounted)
 
 
 def test_acting_iterations_default_to_those_of_training() -> None:

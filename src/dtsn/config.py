@@ -105,13 +105,15 @@ class NetworkConfig:
     """width of the hidden layers"""
     spatial: bool = False
     """grid encoder only: latents are maps [latent, H, W] instead of vectors"""
-    rounds: int = 2
-    """grid encoder only: times that every cell hears a summary of the whole map"""
+    readout: bool = True
+    """grid encoder only: read the features where a plane has its single mark; off: global maxima alone"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """of the encoder; the search is always float32"""
     value_scale: float = 1.0
     """factor on the value head's output: returns of tens are out of reach of a fresh network"""
 
     def __post_init__(self) -> None:
-        for name in ("latent", "hidden", "rounds"):
+        for name in ("latent", "hidden"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 < self.value_scale < math.inf:
@@ -142,8 +144,6 @@ class TrainConfig:
     """first steps with one expansion instead of T: a fresh world model is not worth searching"""
     augment: Literal["none", "grid_symmetries"] = "none"
     """turn and mirror square grids, states and actions together (outside the paper; for all solvers alike)"""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 runs the networks in autocast; weights and path values stay float32"""
     checkpoint_every: int = 500
     """steps between checkpoints"""
     keep_checkpoints: int = 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import csv
+import gzip
+import io
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +84,11 @@ def evaluate_navigation(
 
 
 def write_rows(path: Path, rows: list[NavigationRow]) -> Path:
-    """One JSON object per line."""
+    """A gzip'd CSV, one line per episode; the same rows give the same bytes."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(field.name for field in fields(NavigationRow))
+    table.writerows([int(value) for value in astuple(row)] for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_durably(path, "".join(json.dumps(asdict(row)) + "\n" for row in rows).encode())
+    replace_durably(path, gzip.compress(text.getvalue().encode(), mtime=0))
     return path

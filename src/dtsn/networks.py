@@ -48,6 +48,11 @@ def make_world_model(
 
 def make_encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Module:
     """The encoder ``config`` names; ``auto`` goes by the observations."""
+    encoder = _encoder(space, config)
+    return LowPrecision(encoder) if config.precision == "bfloat16" else encoder
+
+
+def _encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Module:
     shape, name = space.shape, config.encoder
     frames = len(shape) == 3
     if name == "auto":
@@ -68,7 +73,7 @@ def make_encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Modul
         case "grid" if config.spatial:
             return MapEncoder(shape[0], config.hidden, config.latent)
         case "grid":
-            return GridEncoder(shape, config.hidden, config.latent, config.rounds)
+            return GridEncoder(shape, config.hidden, config.latent, config.readout)
         case "nature":
             return NatureEncoder(shape, config.latent)
         case "impala":
@@ -115,32 +120,78 @@ class ValueMLP(nn.Module):
 class GridEncoder(nn.Module):
     """0/1 planes ``[B, C, H, W] -> [B, latent]``, by what is where instead of by flattening.
 
-    Two 3×3 convolutions see each cell's neighbourhood and coordinate channels say where it is. In each
-    round every cell speaks to a global maximum and, from the second round on, has heard the last one:
-    so a cell can answer "I am an exit *on the way from this robot to that goal*".
+    Convolutions see each cell's neighbourhood and coordinate channels say where it is. Every cell speaks to
+    a global maximum. With ``readout``, a plane with a single mark (a robot, a goal) *points*: the features
+    at its cell are read, and the cells speak a second time having heard all that, so that one can say
+    "I am an exit on the way from this robot to that goal".
     """
 
-    def __init__(self, shape: tuple[int, ...], hidden: int, latent: int, rounds: int):
+    def __init__(self, shape: tuple[int, ...], hidden: int, latent: int, readout: bool):
         super().__init__()
         planes, height, width = shape
-        self.conv1 = nn.Conv2d(planes + 2, hidden // 2, 3, padding=1)
-        self.conv2 = nn.Conv2d(hidden // 2, hidden // 2, 3, padding=1)
-        self.speak = nn.ModuleList(nn.Linear(hidden // 2 + 2, hidden) for _ in range(rounds))
-        self.hear = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(rounds - 1))
-        self.last = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, latent))
-        self.register_buffer("coordinates", coordinates(height, width), persistent=False)
+        narrow, wide = hidden // 8, hidden // 4
+        self.conv1 = nn.Conv2d(planes + 2, narrow, 3, padding=1)
+        self.conv2 = nn.Conv2d(narrow, wide, 3, padding=1)
+        self.conv3 = nn.Conv2d(wide, 2 * wide, 3, stride=2, padding=1)
+        self.speak = nn.Conv2d(2 * wide + 2, hidden, 1)
+        self.readout = readout
+        known = hidden
+        if readout:
+            known += planes * (narrow + wide + 2)
+            self.cell = nn.Conv2d(2 * wide + 2, hidden // 2, 1)
+            self.hear = nn.Linear(known, hidden // 2)
+            self.answer = nn.Conv2d(hidden // 2, hidden, 1)
+        self.last = nn.Sequential(
+            nn.Linear(known + hidden * readout, hidden), nn.ReLU(), nn.Linear(hidden, latent)
+        )
+        self.register_buffer("fine", coordinates(height, width), persistent=False)
+        self.register_buffer("coarse", coordinates(-(-height // 2), -(-width // 2)), persistent=False)
 
     def forward(self, observation: Tensor) -> Tensor:
         """Planes ``[B, C, H, W]`` -> ``u [B, latent]``."""
-        where = self.coordinates.expand(len(observation), -1, -1, -1)  # type: ignore[operator]
-        planes = torch.cat([observation.to(where.dtype), where], 1)
-        cells = torch.relu(self.conv2(torch.relu(self.conv1(planes))))
-        cells = torch.cat([cells, where], 1).flatten(2).transpose(1, 2)  # [B, H·W, hidden/2 + 2]
-        summary = torch.relu(self.speak[0](cells)).amax(1)  # [B, hidden]
-        for hear, speak in zip(self.hear, list(self.speak)[1:], strict=True):
-            summary = summary + torch.relu(speak(cells) + hear(summary).unsqueeze(1)).amax(1)
-        out: Tensor = self.last(summary)
+        fine, coarse = (c.expand(len(observation), -1, -1, -1) for c in (self.fine, self.coarse))  # type: ignore[operator]
+        planes = observation.to(fine.dtype)
+        # Channels last is the layout in which these narrow convolutions are fastest on a CPU.
+        inputs = torch.cat([planes, fine], 1).contiguous(memory_format=torch.channels_last)
+        near = torch.relu(self.conv1(inputs))
+        far = torch.relu(self.conv2(near))
+        cells = torch.relu(self.conv3(far))
+        cells = torch.cat([cells, coarse.to(cells.dtype)], 1)
+        known = [_peak(self.speak(cells))]  # [B, hidden]
+        if self.readout:
+            known.append(_read(planes, torch.cat([near, far, fine.to(far.dtype)], 1)))
+            heard = self.hear(torch.cat(known, 1))[:, :, None, None]
+            known.append(_peak(self.answer(torch.relu(self.cell(cells) + heard))))
+        out: Tensor = self.last(torch.cat(known, 1))
         return out
+
+
+def _peak(maps: Tensor) -> Tensor:
+    """``[B, C, H, W] -> [B, C]``: the rectified maximum over cells."""
+    return torch.relu(maps.flatten(2).max(2).values)
+
+
+def _read(planes: Tensor, features: Tensor) -> Tensor:
+    """Features ``[B, F, H, W]`` at each plane's mark -> ``[B, F·C]``; 0 for a plane without a single mark."""
+    marks = planes.flatten(2)  # [B, C, H·W]
+    points = marks.sum(2) == 1
+    where = marks.argmax(2)[:, None].expand(-1, features.shape[1], -1)  # [B, F, C]
+    read = features.flatten(2).gather(2, where) * points[:, None]
+    return read.flatten(1)
+
+
+class LowPrecision(nn.Module):
+    """An encoder run in bfloat16; what comes out is float32 again, so the search keeps its precision."""
+
+    def __init__(self, encoder: nn.Module):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Observations -> ``u`` in float32."""
+        with torch.autocast(observation.device.type, torch.bfloat16):
+            latent: Tensor = self.encoder(observation)
+        return latent.float()
 
 
 # --- map latents -------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -62,6 +63,12 @@ class SearchTree:
     def num_actions(self) -> int:
         """A."""
         return self.q_values.shape[-1]
+
+    def row(self, index: int) -> dict[str, np.ndarray]:
+        """One tree of the batch as plain arrays: what it takes to draw it."""
+        names = ("q_values", "log_probs", "selected", "reward", "value", "path_value")
+        names += ("parent", "depth", "root_action", "expanded_at")
+        return {name: getattr(self, name)[index].detach().cpu().numpy() for name in names}
 
     @cached_property
     def parent(self) -> Tensor:

@@ -69,11 +69,9 @@ class Trainer:
         rate = self._learning_rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        low = config.precision == "bfloat16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=low):
-            loss = self.solver.loss(
-                batch, iterations=1 if step < config.search_warmup else None, generator=self.generator
-            )
+        loss = self.solver.loss(
+            batch, iterations=1 if step < config.search_warmup else None, generator=self.generator
+        )
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.solver.world_model.parameters(), config.gradient_clip)
@@ -164,13 +162,13 @@ def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solve
 
 
 def train_run(
-    run: Path, config: TrainConfig, dataset: Dataset, *, device: str = "cpu", resume: bool = False
+    run: Path, trainer: Trainer, dataset: Dataset, *, resume: bool = False
 ) -> Iterator[dict[str, float]]:
     """Train in a run folder (config, metrics, checkpoints); yields the metrics of every step.
 
     Closing the generator (as Ctrl-C does) saves a checkpoint first.
     """
-    trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, device)
+    config = trainer.config
     folder, metrics_path = run / "checkpoints", run / "metrics.jsonl"
     latest = checkpoint.latest_checkpoint(folder)
     if latest is None and checkpoint.checkpoints(folder):
@@ -180,15 +178,17 @@ def train_run(
     run.mkdir(parents=True, exist_ok=True)
     if latest is not None:
         trainer.restore(latest)
-        _truncate_metrics(metrics_path, trainer.step)
+    _truncate_metrics(metrics_path, trainer.step)
     description = {"dtsn": dtsn.__version__, "data": str(dataset.path), **dataclasses.asdict(config)}
     checkpoint.replace_durably(run / "config.json", json.dumps(description, indent=1).encode())
-    if latest is None:
-        metrics_path.write_text("")
+    board = _tensorboard(run)
     with metrics_path.open("a") as log:
         try:
             for metrics in trainer.run(dataset):
                 log.write(json.dumps(metrics) + "\n")
+                if board is not None and trainer.step % 20 == 0:
+                    for name, value in metrics.items():
+                        board.add_scalar(f"train/{name}", value, trainer.step)
                 if trainer.step % config.checkpoint_every == 0 or trainer.step == config.steps:
                     log.flush()
                     trainer.save(folder)
@@ -199,6 +199,18 @@ def train_run(
             if trainer.step:
                 trainer.save(folder)
             raise
+        finally:
+            if board is not None:
+                board.close()
+
+
+def _tensorboard(run: Path) -> Any:
+    """A TensorBoard writer, or None where ``dtsn[tensorboard]`` is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(run / "tensorboard"))
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
