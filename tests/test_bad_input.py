@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dtsn.batch import Batch
-from dtsn.networks import NetworkConfig
+from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
 from dtsn.search import best_first_search, full_expansion
-from dtsn.solvers import SOLVERS, Solver, SolverConfig
+from dtsn.solvers import Solver
 
 BATCH, SIZE, ACTIONS, T = 3, 4, 3, 4
 SPACE = Box(-1, 1, (SIZE,))
@@ -35,7 +35,7 @@ not_positive = st.one_of(st.floats(max_value=0), st.sampled_from([math.nan, math
 
 
 def make(name: str, space: Box = SPACE) -> Solver:
-    network = NetworkConfig(latent=4, hidden=4)
+    network = NetworkConfig(latent=4, hidden=8)
     return Solver.create(
         name, space, Discrete(ACTIONS), config=SolverConfig(iterations=T), network=network, seed=0
     )
@@ -430,10 +430,16 @@ def test_action_space(name: str, space: gymnasium.Space | None) -> None:
 
 
 @cases
-@given(option=st.sampled_from(["latent", "hidden", "rounds"]), value=below_one)
+@given(option=st.sampled_from(["latent", "hidden"]), value=below_one)
 def test_network_sizes(option: str, value: int) -> None:
     with refused(option, value):
         NetworkConfig(**{option: value})
+
+
+@pytest.mark.parametrize(("option", "value"), [("precision", "float16"), ("encoder", "resnet")])
+def test_network_choices(option: str, value: str) -> None:
+    with refused(option, repr(value)):
+        Solver.create("dtsn", SPACE, Discrete(ACTIONS), network=NetworkConfig(**{option: value}))
 
 
 @each_solver

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from dtsn.config import LossWeights
 from dtsn.losses import (
-    LossWeights,
     combine,
     cql_loss,
     expansion_loss,

@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
+from dtsn.config import NetworkConfig
 from dtsn.networks import (
     ActionMLP,
     GridEncoder,
@@ -20,7 +21,8 @@ from dtsn.networks import (
     MapHead,
     MapTransition,
     NatureEncoder,
-    NetworkConfig,
+    VectorEncoder,
+    _read,
     coordinates,
     make_encoder,
     make_world_model,
@@ -28,16 +30,16 @@ from dtsn.networks import (
 
 ACTIONS, LATENT = 3, 6
 VECTOR = Box(-1, 1, (5,))
-GRID = Box(0, 1, (3, 4, 6), np.uint8)  # not square: height and width must not be mixed up
+GRID = Box(0, 1, (3, 5, 6), np.uint8)  # not square: height and width must not be mixed up
 FRAMES = Box(0, 255, (3, 36, 40), np.uint8)
 
 SMALL = {"latent": LATENT, "hidden": 8}
 # name -> space, configuration, class of the encoder, shape of a latent
 NETWORKS = {
-    "mlp": (VECTOR, NetworkConfig(**SMALL), nn.Sequential, (LATENT,)),
+    "mlp": (VECTOR, NetworkConfig(**SMALL), VectorEncoder, (LATENT,)),
     "grid": (GRID, NetworkConfig(**SMALL), GridEncoder, (LATENT,)),
-    "grid-3-rounds": (GRID, NetworkConfig(**SMALL, rounds=3), GridEncoder, (LATENT,)),
-    "map": (GRID, NetworkConfig(**SMALL, spatial=True), MapEncoder, (LATENT, 4, 6)),
+    "grid-maxima": (GRID, NetworkConfig(**SMALL, readout=False), GridEncoder, (LATENT,)),
+    "map": (GRID, NetworkConfig(**SMALL, spatial=True), MapEncoder, (LATENT, 5, 6)),
     "impala": (FRAMES, NetworkConfig(**SMALL), ImpalaEncoder, (LATENT,)),
     "nature": (FRAMES, NetworkConfig(**SMALL, encoder="nature"), NatureEncoder, (LATENT,)),
 }
@@ -108,13 +110,32 @@ def test_every_parameter_gets_a_gradient(name: str) -> None:
     assert not dead
 
 
-@pytest.mark.parametrize("name", ["grid", "grid-3-rounds", "map"])
+@pytest.mark.parametrize("name", ["grid", "grid-maxima", "map"])
 def test_every_plane_and_every_cell_matters(name: str) -> None:
     model = world_model(name, hidden=32)
     empty = torch.zeros(1, *GRID.shape)
     marks = torch.eye(empty.numel()).view(-1, *GRID.shape)  # one mark in one cell of one plane
     u = model.encode(torch.cat([empty, marks])).flatten(1)
     assert closest(u) > 1e-5  # no two observations look alike: what and where are both seen
+
+
+def test_a_single_mark_points_at_its_features() -> None:
+    planes = torch.zeros(1, 3, 2, 3)
+    planes[0, 0, 1, 2] = 1  # one mark
+    planes[0, 1, 0, 1] = planes[0, 1, 1, 0] = 1  # two marks point nowhere, as does the empty third plane
+    features = torch.arange(1.0, 13).view(1, 2, 2, 3)  # cell (1, 2) holds 6 and 12
+    assert _read(planes, features).view(2, 3).tolist() == [[6, 0, 0], [12, 0, 0]]
+
+
+@each_network
+def test_low_precision_is_of_the_encoder_only(name: str) -> None:
+    exact, low = world_model(name), world_model(name, precision="bfloat16")
+    obs = observations(NETWORKS[name][0])
+    u, rough = exact.encode(obs.float()), low.encode(obs.float())
+    assert rough.dtype == torch.float32
+    assert not torch.equal(u, rough)
+    torch.testing.assert_close(rough, u, rtol=0.05, atol=0.05 * float(u.detach().abs().max()))
+    assert torch.equal(low.value(u), exact.value(u))  # the search reads float32, by float32 modules
 
 
 def test_map_head_sees_where() -> None:
@@ -218,7 +239,7 @@ def test_bad_observation_spaces(space: gymnasium.Space, named: str) -> None:
         (FRAMES, {"encoder": "resnet"}, "unknown encoder 'resnet'"),
         (GRID, {"encoder": ""}, "unknown encoder ''"),
         (VECTOR, {"encoder": "resnet"}, "unknown encoder 'resnet'"),
-        (GRID, {"hidden": 1}, "hidden.*1"),  # half of 1: no channels, and every observation looks alike
+        (GRID, {"hidden": 7}, "hidden.*7"),  # an eighth of 7: a convolution without channels
     ],
 )
 def test_encoders_that_do_not_fit(space: Box, config: dict[str, object], named: str) -> None:
@@ -235,7 +256,7 @@ def test_many_planes_of_a_small_map_are_no_image() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[(name, value) for name in ("latent", "hidden", "rounds") for value in (0, -3)],
+        *[(name, value) for name in ("latent", "hidden") for value in (0, -3)],
         *[("value_scale", value) for value in (0.0, -1.0, math.inf, math.nan)],
     ],
 )

@@ -12,10 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dtsn.batch import Batch
-from dtsn.losses import LossWeights
-from dtsn.networks import NetworkConfig
+from dtsn.config import LossWeights, NetworkConfig, SolverConfig
 from dtsn.search import best_first_search
-from dtsn.solvers import Solver, SolverConfig
+from dtsn.solvers import Solver
 from dtsn.world_model import WorldModel
 
 ACTIONS, DEPTH, T, T_ACT, BATCH = 3, 2, 4, 6, 5

@@ -130,6 +130,27 @@ def run_task(campaign: Campaign, variant: str, seed: int) -> None:
         write_rows(campaign.rows_path(variant, seed, exits, iterations), rows)
 
 
+def draw_figures(campaign: Campaign, figures: Path) -> list[Path]:
+    """The pictures that need trained solvers: paths that part ways, and a search tree."""
+    from dtsn.envs.navigation import make_levels
+    from dtsn.evaluation import trace_navigation
+    from dtsn.plots import Scene, sample_paths
+    from dtsn.report import read_rows
+    from dtsn.training import load_solver
+
+    names = {"qnet": "Q-network", "dtsn": "D-TSN"}
+    rows = {name: read_rows(campaign.rows_path(name, 0, 1, 10)) for name in names}
+    apart = rows["dtsn"]["level"][(rows["qnet"]["success"] == 0) & (rows["dtsn"]["success"] == 1)]
+    options = NAVIGATION_VARIANTS["dtsn"].options(1)
+    solvers = {name: load_solver(campaign.runs / name / "seed-0") for name in names}
+    scenes = []
+    for level in apart[:4].tolist():
+        start = make_levels([level], options)
+        paths = {names[name]: trace_navigation(solver, level, options) for name, solver in solvers.items()}
+        scenes.append(Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0], paths=paths))
+    return [sample_paths(scenes, figures / "navigation-paths.png")]
+
+
 def collect_data(folder: Path, layout: str) -> Path:
     """The 1000 expert trajectories of a layout, collected at first use."""
     from dtsn.collect import collect_navigation

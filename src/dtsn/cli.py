@@ -218,7 +218,7 @@ def report(results: Path = Path("results"), out: Path = Path("docs/results.md"))
     """
     from dtsn.report import build_navigation_report
 
-    written = build_navigation_report(results / "navigation", out)
+    written = build_navigation_report(results, out)
     done("wrote " + ", ".join(map(str, written)), f"read {out}")
 
 
@@ -270,15 +270,13 @@ def draw_search(solver: Any, level: int, exits: int, path: Path) -> Path:
     import torch
 
     from dtsn.envs.navigation import make_levels, observe
-    from dtsn.plots import search_on_hall
+    from dtsn.plots import Scene, search_on_hall
 
     start = make_levels([level], NavigationOptions(exits=exits))
     generator = torch.Generator(solver.device).manual_seed(0)
     tree = solver.plan(observe(start.walls, start.goal, start.robot), generator=generator)
-    scene = {"walls": start.walls[0], "goal": start.goal[0], "start": start.robot[0]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    search_on_hall(scene, tree.row(0), path)
-    return path
+    scene = Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0])
+    return search_on_hall(scene, tree.row(0), path)
 
 
 # --- what the commands share -------------------------------------------------------------------------

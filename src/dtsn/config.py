@@ -8,10 +8,12 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 EncoderName = Literal["auto", "mlp", "grid", "nature", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
+Precision = Literal["float32", "bfloat16"]
+Augmentation = Literal["none", "grid_symmetries"]
 PlannerName = Literal["one_step", "full", "best_first"]
 
 
@@ -82,15 +84,20 @@ class SolverConfig:
 
     def __post_init__(self) -> None:
         if self.name not in SOLVERS:
-            near = difflib.get_close_matches(str(self.name), SOLVERS, 1)
+            near = difflib.get_close_matches(str(self.name).lower(), SOLVERS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"unknown solver {self.name!r}, choose one of {', '.join(SOLVERS)}{hint}")
         for name in ("iterations", "act_iterations", "depth"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if not 0 <= self.target_decay <= 1:
-            raise ValueError(f"target_decay must lie in [0, 1], got {self.target_decay}")
+        if self.act_rule not in get_args(Rule):
+            raise ValueError(f"act_rule must be one of {', '.join(get_args(Rule))}, got {self.act_rule!r}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature must be positive and finite, got {self.temperature}")
+        for name in ("epsilon", "discount", "target_decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class NetworkConfig:
     """grid encoder only: latents are maps [latent, H, W] instead of vectors"""
     readout: bool = True
     """grid encoder only: read the features where a plane has its single mark; off: global maxima alone"""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """of the encoder; the search is always float32"""
     value_scale: float = 1.0
     """factor on the value head's output: returns of tens are out of reach of a fresh network"""
@@ -116,6 +123,11 @@ class NetworkConfig:
         for name in ("latent", "hidden"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.encoder not in get_args(EncoderName):
+            names = ", ".join(get_args(EncoderName))
+            raise ValueError(f"unknown encoder {self.encoder!r}, choose one of {names}")
+        if self.precision not in get_args(Precision):
+            raise ValueError(f"precision must be one of {get_args(Precision)}, got {self.precision!r}")
         if not 0 < self.value_scale < math.inf:
             raise ValueError(f"value_scale must be positive and finite, got {self.value_scale}")
 
@@ -142,7 +154,7 @@ class TrainConfig:
     """largest norm of a gradient step"""
     search_warmup: int = 1000
     """first steps with one expansion instead of T: a fresh world model is not worth searching"""
-    augment: Literal["none", "grid_symmetries"] = "none"
+    augment: Augmentation = "none"
     """turn and mirror square grids, states and actions together (outside the paper; for all solvers alike)"""
     checkpoint_every: int = 500
     """steps between checkpoints"""
@@ -158,6 +170,8 @@ class TrainConfig:
         for name in ("learning_rate_warmup", "search_warmup", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.augment not in get_args(Augmentation):
+            raise ValueError(f"augment must be one of {get_args(Augmentation)}, got {self.augment!r}")
         for name in ("learning_rate", "gradient_clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")

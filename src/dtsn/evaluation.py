@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -13,7 +13,17 @@ import numpy as np
 import torch
 
 from dtsn.checkpoint import replace_durably
-from dtsn.envs.navigation import SPLITS, Ints, NavigationOptions, make_levels, observe, step
+from dtsn.envs.navigation import (
+    SPLITS,
+    Bools,
+    Ints,
+    Levels,
+    NavigationOptions,
+    draw,
+    make_levels,
+    observe,
+    step,
+)
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.solvers import Solver
 
@@ -50,37 +60,56 @@ def evaluate_navigation(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[NavigationRow]:
-    """Play every level ``[L]`` once, all at once; the same seed gives the same rows."""
+    """Play every level ``[L]`` once, all at once; the same seed gives the same rows in any company."""
     options = options or NavigationOptions()
     start = make_levels(levels, options)
-    robot, count = start.robot.copy(), len(start)
-    success, collision = np.zeros((2, count), dtype=bool)
-    steps = np.full(count, options.max_steps)
-    active = np.arange(count)
-    solver.eval()
-    for time in range(options.max_steps):
-        # Numbers for all levels, ended or not: what a level draws does not depend on how the others fare.
-        rng = np.random.default_rng([seed, time])
-        uniforms = torch.from_numpy(rng.random((count, solver.act_iterations), dtype=np.float32))
-        actions = np.empty(len(active), dtype=np.int64)
-        for part in np.array_split(np.arange(len(active)), -(-len(active) // ROWS_AT_ONCE)):
-            rows = active[part]
-            observation = torch.from_numpy(observe(start.walls[rows], start.goal[rows], robot[rows]))
-            actions[part] = solver.act(observation, uniforms=uniforms[rows]).cpu().numpy()
-        robot[active], arrived, hit = step(start.walls[active], start.goal[active], robot[active], actions)
+    success, collision = np.zeros((2, len(start)), dtype=bool)
+    steps = np.full(len(start), options.max_steps)
+    for time, (active, _, arrived, hit) in enumerate(_play(solver, start, options.max_steps, seed), 1):
         success[active], collision[active] = arrived, hit
-        ended = arrived | hit
-        steps[active[ended]] = time + 1
-        active = active[~ended]
+        steps[active[arrived | hit]] = time
         if progress is not None:
-            progress(count - len(active), count)
-        if not len(active):
-            break
+            progress(len(start) - len(active) + int((arrived | hit).sum()), len(start))
     best = optimal_steps(start)
     return [
         NavigationRow(int(level), options.exits, bool(s), bool(c), int(n), int(o))
         for level, s, c, n, o in zip(levels, success, collision, steps, best, strict=True)
     ]
+
+
+def trace_navigation(solver: Solver, level: int, options: NavigationOptions, seed: int = 0) -> Ints:
+    """The cells ``[steps + 1, 2]`` that a solver drives through in the episode that a row tells of."""
+    start = make_levels([level], options)
+    cells = [start.robot[0]]
+    cells += [robot[0] for _, robot, _, _ in _play(solver, start, options.max_steps, seed)]
+    return np.stack(cells)
+
+
+def _play(
+    solver: Solver, start: Levels, max_steps: int, seed: int
+) -> Iterator[tuple[Ints, Ints, Bools, Bools]]:
+    """Step all levels; yields (which were active [n], their robots [n, 2], who arrived [n], who hit [n])."""
+    robot, active = start.robot.copy(), np.arange(len(start))
+    solver.eval()
+    for time in range(max_steps):
+        if not len(active):
+            return
+        actions = np.empty(len(active), dtype=np.int64)
+        for part in np.array_split(np.arange(len(active)), -(-len(active) // ROWS_AT_ONCE)):
+            rows = active[part]
+            observation = torch.from_numpy(observe(start.walls[rows], start.goal[rows], robot[rows]))
+            uniforms = search_noise(start.seeds[rows], seed, time, solver.act_iterations)
+            actions[part] = solver.act(observation, uniforms=uniforms).cpu().numpy()
+        robot[active], arrived, hit = step(start.walls[active], start.goal[active], robot[active], actions)
+        yield active, robot[active], arrived, hit
+        active = active[~(arrived | hit)]
+
+
+def search_noise(levels: Ints, seed: int, time: int, iterations: int) -> torch.Tensor:
+    """Uniforms ``[L, T]`` for the search at a time step; a level's depend on no other level."""
+    streams = levels + (seed + 1) * 2**32
+    numbers = [draw(streams, time * iterations + t, 2**24) for t in range(iterations)]
+    return torch.from_numpy(np.stack(numbers, axis=1).astype(np.float32) / 2**24)
 
 
 def write_rows(path: Path, rows: list[NavigationRow]) -> Path:

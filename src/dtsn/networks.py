@@ -54,22 +54,22 @@ def make_encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Modul
 
 def _encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Module:
     shape, name = space.shape, config.encoder
+    if not math.prod(shape):
+        raise ValueError(f"observations of shape {shape} are empty")
     frames = len(shape) == 3
+    binary = frames and bool((space.high <= 1).all())
     if name == "auto":
-        binary = frames and bool((space.high <= 1).all())
         name = "mlp" if len(shape) == 1 else "grid" if binary else "impala"
-    if frames != (name != "mlp"):
+    if (len(shape) != 1) if name == "mlp" else not frames:
         kind = "vectors [D]" if name == "mlp" else "planes [C, H, W]"
         raise ValueError(f"encoder {name!r} reads {kind}, but observations have shape {shape}")
-    if frames and shape[-1] <= 4 < shape[0]:
+    if frames and not binary and shape[-1] <= 4 < shape[0]:
         raise ValueError(f"observations {shape} look like [H, W, C]: transpose them to [C, H, W] first")
     if config.spatial and name != "grid":
         raise ValueError(f"spatial latents need the grid encoder, got {name!r}")
     match name:
         case "mlp":
-            return nn.Sequential(
-                nn.Linear(shape[0], config.hidden), nn.ReLU(), nn.Linear(config.hidden, config.latent)
-            )
+            return VectorEncoder(shape[0], config.hidden, config.latent)
         case "grid" if config.spatial:
             return MapEncoder(shape[0], config.hidden, config.latent)
         case "grid":
@@ -85,6 +85,19 @@ def _encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Module:
 # --- vector latents ----------------------------------------------------------------------------------
 
 
+class VectorEncoder(nn.Module):
+    """Observations ``[B, D] -> [B, latent]``."""
+
+    def __init__(self, size: int, hidden: int, latent: int):
+        super().__init__()
+        self.first, self.last = nn.Linear(size, hidden), nn.Linear(hidden, latent)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Vectors ``[B, D]`` -> ``u [B, latent]``."""
+        out: Tensor = self.last(torch.relu(self.first(observation.to(self.first.weight.dtype))))
+        return out
+
+
 class ActionMLP(nn.Module):
     """``[B, D] -> [B, A, out]`` or ``[B, A]``: a two-layer net of (h, a) whose first layer runs on B rows."""
 
@@ -93,7 +106,7 @@ class ActionMLP(nn.Module):
         first = nn.Linear(latent + num_actions, hidden)  # initialised as the one-hot layer that it stands for
         self.weight = nn.Parameter(first.weight.detach()[:, :latent].clone())
         action_bias = first.weight.detach()[:, latent:].T + first.bias.detach()
-        self.action_bias = nn.Parameter(action_bias.clone())  # [A, hidden]
+        self.action_bias = nn.Parameter(action_bias.contiguous())  # [A, hidden]
         self.last = nn.Linear(hidden, out or 1)
         self.scalar = out is None
 
@@ -129,6 +142,8 @@ class GridEncoder(nn.Module):
     def __init__(self, shape: tuple[int, ...], hidden: int, latent: int, readout: bool):
         super().__init__()
         planes, height, width = shape
+        if hidden < 8:
+            raise ValueError(f"hidden must be at least 8 for the grid encoder, got {hidden}")
         narrow, wide = hidden // 8, hidden // 4
         self.conv1 = nn.Conv2d(planes + 2, narrow, 3, padding=1)
         self.conv2 = nn.Conv2d(narrow, wide, 3, padding=1)

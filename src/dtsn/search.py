@@ -66,8 +66,8 @@ class SearchTree:
 
     def row(self, index: int) -> dict[str, np.ndarray]:
         """One tree of the batch as plain arrays: what it takes to draw it."""
-        names = ("q_values", "log_probs", "selected", "reward", "value", "path_value")
-        names += ("parent", "depth", "root_action", "expanded_at")
+        names = ["q_values", "log_probs", "selected", "reward", "value", "path_value"]
+        names += ["parent", "depth", "root_action", "expanded_at"]
         return {name: getattr(self, name)[index].detach().cpu().numpy() for name in names}
 
     @cached_property

@@ -63,6 +63,8 @@ class Solver(nn.Module):
             raise ValueError(
                 f"action_space must be Discrete, got {action_space}: D-TSN plans over discrete actions"
             )
+        if action_space.start != 0:
+            raise ValueError(f"action_space must start at 0, got {action_space}: shift the actions first")
         config = replace(config, name=name) if config else SolverConfig(name)
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
@@ -73,7 +75,16 @@ class Solver(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the parameters live."""
-        return next(self.parameters()).device
+        return self._any_tensor().device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters."""
+        return self._any_tensor().dtype
+
+    def _any_tensor(self) -> Tensor:
+        """Some parameter; a world model written by hand may have none."""
+        return next(self.parameters(), torch.zeros(()))
 
     def forward(self, observation: Tensor) -> Tensor:
         """Q-values ``[B, A]`` by the training planner in ``train()`` mode, the acting one in ``eval()``."""
@@ -111,9 +122,12 @@ class Solver(nn.Module):
         self, batch: Batch, *, iterations: int | None = None, generator: torch.Generator | None = None
     ) -> LossTerms:
         """The solver's loss; ``iterations`` overrides T (a warm-up trains with T = 1)."""
+        if iterations is not None and iterations < 1:
+            raise ValueError(f"iterations must be at least 1, got {iterations}")
+        observation = self._checked(batch.observation)
         self._check_batch(batch)
-        config, model = self.config, self.world_model
-        latent = model.encode(self._checked(batch.observation))
+        config = self.config
+        latent = self.world_model.encode(observation)
         tree = self._train_tree(latent, iterations, generator)
         terms = {
             "q": losses.q_loss(tree.q_values, batch.action, batch.q_value),  # [B, T]
@@ -186,25 +200,36 @@ class Solver(nn.Module):
     def _target(self, next_observation: Tensor) -> Tensor:
         assert self.target_encoder is not None
         with torch.no_grad():
-            target: Tensor = self.target_encoder(self._checked(next_observation))
+            target: Tensor = self.target_encoder(self._checked(next_observation, "next_observation"))
             return target.tanh()
 
-    def _checked(self, observation: Tensor | np.ndarray) -> Tensor:
+    def _checked(self, observation: Tensor | np.ndarray, name: str = "observation") -> Tensor:
         """Observations as a tensor on the solver's device, refused if they do not fit or are not finite."""
-        tensor = torch.as_tensor(observation, device=self.device)
+        try:
+            tensor = torch.as_tensor(observation, device=self.device)
+        except (TypeError, RuntimeError) as error:
+            raise ValueError(f"{name} must be a batch of arrays, got {type(observation).__name__}") from error
         shape = self.observation_shape
-        if (shape is not None and tensor.shape[1:] != shape) or tensor.dim() < 2:
+        fits = tensor.dim() >= 2 and len(tensor) > 0 and (shape is None or tensor.shape[1:] == shape)
+        if not fits:
             expected = "[B, ...]" if shape is None else f"[B, {', '.join(map(str, shape))}]"
-            raise ValueError(f"observation must have shape {expected}, got {list(tensor.shape)}")
+            raise ValueError(f"{name} must have shape {expected} with B > 0, got {list(tensor.shape)}")
         if tensor.is_complex():
-            raise ValueError(f"observation must be real numbers, got {tensor.dtype}")
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            row = int((~tensor.isfinite()).flatten(1).any(1).nonzero()[0])
-            raise ValueError(f"observation {row} of the batch has NaN or infinite entries")
+            raise ValueError(f"{name} must be real numbers, got {tensor.dtype}")
+        if tensor.is_floating_point():
+            tensor = tensor.to(self.dtype)  # a finite float64 can be infinite in float32
+            if not bool(tensor.isfinite().all()):
+                row = int((~tensor.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise ValueError(f"{name} {row} of the batch has NaN or infinite entries")
         return tensor
 
     def _check_batch(self, batch: Batch) -> None:
-        size, actions = batch.observation.shape[0], self.world_model.num_actions
+        size, actions = len(batch.observation), self.world_model.num_actions
+        if batch.next_observation.shape != batch.observation.shape:
+            got = list(batch.next_observation.shape)
+            raise ValueError(
+                f"batch.next_observation must have shape {list(batch.observation.shape)}, got {got}"
+            )
         for name in ("action", "reward", "q_value"):
             tensor = getattr(batch, name)
             if tensor.shape != (size,):
@@ -215,8 +240,11 @@ class Solver(nn.Module):
         if low < 0 or high >= actions:
             raise ValueError(f"batch.action must lie in 0..{actions - 1}, got {low if low < 0 else high}")
         for name in ("reward", "q_value"):
-            if not bool(getattr(batch, name).isfinite().all()):
-                raise ValueError(f"batch.{name} has NaN or infinite entries")
+            tensor = getattr(batch, name)
+            if tensor.is_complex() or not bool(tensor.isfinite().all()):
+                raise ValueError(
+                    f"batch.{name} must be real and finite, got {tensor.dtype} with other entries"
+                )
 
 
 def _of_action(children: Tensor, action: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class Levels:
         return len(self.seeds)
 
 
-def _draw(seeds: Ints, number: int, below: int) -> Ints:
+def draw(seeds: Ints, number: int, below: int) -> Ints:
     """Draw `number` of every seed, [L], uniform over 0 .. below - 1.
 
     SplitMix64 as a counter-based generator: a draw depends on its seed and number alone, so a level is the
@@ -119,14 +119,14 @@ def make_levels(seeds: ArrayLike, options: NavigationOptions | None = None) -> L
             for side in ((inside, last), (last, inside), (inside, first), (first, inside))
         ]
     )
-    one = _draw(seeds, 2, len(doors))
+    one = draw(seeds, 2, len(doors))
     if options.exit_layout == "independent":
-        two = (one + 1 + _draw(seeds, 3, len(doors) - 1)) % len(doors)  # any cell but the first
+        two = (one + 1 + draw(seeds, 3, len(doors) - 1)) % len(doors)  # any cell but the first
     else:
-        two = (one // width + 2) % 4 * width + _draw(seeds, 3, width)
+        two = (one // width + 2) % 4 * width + draw(seeds, 3, width)
     exits = doors[np.stack([one, two], axis=1)]  # [L, 2, 2]
     if options.exits == 1:
-        exits = exits[level, _draw(seeds, 4, 2), None]  # [L, 1, 2]
+        exits = exits[level, draw(seeds, 4, 2), None]  # [L, 1, 2]
 
     hall = np.zeros((options.size, options.size), dtype=bool)
     hall[first : last + 1, first : last + 1] = True
@@ -135,8 +135,8 @@ def make_levels(seeds: ArrayLike, options: NavigationOptions | None = None) -> L
     walls = np.repeat(hall[None], len(seeds), axis=0)
     walls[level[:, None], exits[..., 0], exits[..., 1]] = False
 
-    robot = np.stack(np.divmod(_draw(seeds, 0, width**2), width), axis=-1) + first + 1
-    goal = outside[_draw(seeds, 1, len(outside))]
+    robot = np.stack(np.divmod(draw(seeds, 0, width**2), width), axis=-1) + first + 1
+    goal = outside[draw(seeds, 1, len(outside))]
     return Levels(seeds=seeds, walls=walls, robot=robot, goal=goal, exits=exits)
 
 

@@ -1,0 +1,500 @@
+"""Training: the numbers of a step, runs that resume bitwise, and what a run folder is refused for."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dtsn import solvers
+from dtsn.checkpoint import (
+    CheckpointError,
+    checkpoints,
+    latest_checkpoint,
+    load_state,
+    load_tensors_of,
+    save_checkpoint,
+)
+from dtsn.collect import collect_navigation
+from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
+from dtsn.data import Dataset
+from dtsn.envs.navigation import NavigationOptions
+from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS
+from dtsn.losses import LossTerms
+from dtsn.solvers import Solver
+from dtsn.training import DivergedError, Trainer, config_from_dict, load_solver, read_metrics, train_run
+
+STEPS = 8
+CONFIG = TrainConfig(
+    SolverConfig(iterations=3),
+    NetworkConfig(encoder="grid", latent=16, hidden=16),
+    steps=STEPS,
+    batch_size=8,
+    learning_rate_warmup=2,
+    search_warmup=3,
+    augment="grid_symmetries",
+    checkpoint_every=3,
+)
+QNET = replace(CONFIG, solver=SolverConfig("qnet"))
+each_solver = pytest.mark.parametrize("name", SOLVERS)
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset(collect_navigation(tmp_path_factory.mktemp("training") / "data.h5", episodes=20))
+
+
+def of(name: str) -> TrainConfig:
+    return replace(CONFIG, solver=replace(CONFIG.solver, name=name))
+
+
+def make(dataset: Dataset, config: TrainConfig = CONFIG) -> Trainer:
+    return Trainer(config, dataset.observation_shape, dataset.num_actions)
+
+
+def train(
+    run: Path,
+    dataset: Dataset,
+    config: TrainConfig = CONFIG,
+    *,
+    resume: bool = False,
+    stop: int | None = None,
+) -> Trainer:
+    """Train to the end, or close the run after a step."""
+    trainer = make(dataset, config)
+    steps = train_run(run, trainer, dataset, resume=resume)
+    for metrics in steps:
+        if metrics["step"] == stop:
+            steps.close()
+    return trainer
+
+
+def outcome(run: Path) -> dict[str, bytes]:
+    """The bytes of all that a run leads to: weights, target, optimiser state, metrics."""
+    newest = latest_checkpoint(run / "checkpoints")
+    assert newest is not None
+    return {path.name: path.read_bytes() for path in (*newest.iterdir(), run / "metrics.jsonl")}
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="session")
+def whole(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The run folder of a solver's uninterrupted training, made at first use."""
+    runs: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in runs:
+            runs[name] = tmp_path_factory.mktemp(name)
+            train(runs[name], dataset, of(name))
+        return runs[name]
+
+    return get
+
+
+Whole = Callable[[str], Path]
+
+
+# --- the steps ---------------------------------------------------------------------------------------
+
+
+def test_run_folder(whole: Whole) -> None:
+    run = whole("dtsn")
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    terms = {"q", "cql", "transition", "reward", "expansion"}
+    assert set(rows[0]) == terms | {"step", "loss", "gradient", "learning_rate"}
+    assert [path.name for path in checkpoints(run / "checkpoints")] == ["step-6", "step-8"]
+    config = json.loads((run / "config.json").read_bytes())
+    del config["dtsn"], config["data"]
+    assert config_from_dict(TrainConfig, config) == CONFIG
+    model = load_tensors_of(run / "checkpoints/step-8", "model", load_state(run / "checkpoints/step-8"))
+    assert any(key.startswith("target_encoder.") for key in model)
+
+
+@each_solver
+def test_same_seed_same_run(name: str, dataset: Dataset, whole: Whole, tmp_path: Path) -> None:
+    torch.manual_seed(123)  # of no consequence
+    train(tmp_path / "same", dataset, of(name))
+    assert outcome(tmp_path / "same") == outcome(whole(name))
+    trainer = train(tmp_path / "other", dataset, replace(of(name), seed=1, steps=1))
+    first, other = (read_metrics(run / "metrics.jsonl")[0] for run in (whole(name), tmp_path / "other"))
+    assert all(first[key] != other[key] for key in ("loss", "q", "gradient"))
+    assert trainer.step == 1
+
+
+@pytest.mark.parametrize("name", ["qnet", "dtsn"])
+def test_loss_falls(name: str, dataset: Dataset) -> None:
+    config = replace(of(name), steps=40, batch_size=32, learning_rate=1e-2, augment="none")
+    rows = list(make(dataset, config).run(dataset))
+    for term in ("q", "cql") if name == "qnet" else ("q", "reward"):
+        first, last = (sum(row[term] for row in part) for part in (rows[:5], rows[-5:]))
+        assert last < 0.7 * first, term
+
+
+def test_learning_rate_rises_and_falls_along_a_cosine(dataset: Dataset) -> None:
+    config = replace(QNET, steps=10, learning_rate=0.1, learning_rate_warmup=4)
+    rates = [row["learning_rate"] for row in make(dataset, config).run(dataset)]
+    expected = [0.025, 0.0487764, 0.0678381, 0.0793893, 0.0654508, 0.05, 0.0345492, 0.0206107, 0.0095492]
+    assert rates == pytest.approx([*expected, 0.0024472], rel=1e-4)
+    trainer = make(dataset, replace(config, learning_rate_warmup=0))
+    assert next(trainer.run(dataset))["learning_rate"] == 0.1
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == [0.1]
+
+
+def test_search_warmup_expands_once(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+    real = solvers.best_first_search
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        searched.append(options["iterations"])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(solvers, "best_first_search", spy)
+    list(make(dataset, replace(CONFIG, steps=5)).run(dataset))
+    assert searched == [1, 1, 1, 3, 3]
+
+
+def test_gradients_are_clipped(dataset: Dataset) -> None:
+    norms = {}
+    for clip in (1e-3, 1e9):
+        trainer = make(dataset, replace(QNET, gradient_clip=clip))
+        reported = next(trainer.run(dataset))["gradient"]
+        gradients = [p.grad.norm() for p in trainer.solver.world_model.parameters() if p.grad is not None]
+        norms[clip] = reported, float(torch.stack(gradients).norm())
+    assert norms[1e9] == pytest.approx((norms[1e9][0],) * 2)
+    assert norms[1e-3] == pytest.approx((norms[1e9][0], 1e-3), rel=1e-3)  # the log shows the norm before
+
+
+def test_target_encoder_follows(dataset: Dataset) -> None:
+    trainer = make(dataset, replace(CONFIG, solver=replace(CONFIG.solver, target_decay=0.75)))
+    steps = trainer.run(dataset)
+    assert trainer.solver.target_encoder is not None
+    old = [p.clone() for p in trainer.solver.target_encoder.parameters()]
+    next(steps)
+    encoder = trainer.solver.world_model.encoder.parameters()
+    for before, now, after in zip(old, encoder, trainer.solver.target_encoder.parameters(), strict=True):
+        torch.testing.assert_close(after, 0.75 * before + 0.25 * now)
+
+
+def test_bfloat16(dataset: Dataset, whole: Whole, tmp_path: Path) -> None:
+    trainer = train(tmp_path, dataset, replace(CONFIG, precision="bfloat16"))
+    assert {p.dtype for p in trainer.solver.parameters()} == {torch.float32}
+    low, full = (read_metrics(run / "metrics.jsonl") for run in (tmp_path, whole("dtsn")))
+    assert low[0]["loss"] != full[0]["loss"]
+    assert low[0]["loss"] == pytest.approx(full[0]["loss"], rel=0.05)
+
+
+# --- resuming ----------------------------------------------------------------------------------------
+
+
+@each_solver
+def test_resumed_run_is_the_uninterrupted_one(
+    name: str, dataset: Dataset, whole: Whole, tmp_path: Path
+) -> None:
+    for stop in (1, 3, 4, 7):  # before, at and after checkpoints and the end of the warm-up
+        assert train(tmp_path, dataset, of(name), resume=True, stop=stop).step == stop
+        assert latest_checkpoint(tmp_path / "checkpoints") == tmp_path / f"checkpoints/step-{stop}"
+    train(tmp_path, dataset, of(name), resume=True)
+    assert outcome(tmp_path) == outcome(whole(name))
+    assert list(train_run(tmp_path, make(dataset, of(name)), dataset, resume=True)) == []  # it has ended
+    assert outcome(tmp_path) == outcome(whole(name))
+
+
+@pytest.mark.parametrize("moment", ["loss", "update_target"])
+def test_interrupt_in_the_middle_of_a_step(
+    moment: str, dataset: Dataset, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes anywhere, also between the optimiser's step and the target's."""
+    calls, real = itertools.count(), getattr(Solver, moment)
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Solver, moment, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path, dataset)
+    train(tmp_path, dataset, resume=True)
+    assert outcome(tmp_path) == outcome(whole("dtsn"))
+
+
+KILLED = """
+import multiprocessing, random, sys
+from pathlib import Path
+import torch.utils.tensorboard
+import test_training
+from dtsn.data import Dataset
+
+def work():
+    test_training.train(Path(sys.argv[1]), Dataset(sys.argv[2]), test_training.LONG, resume=True)
+
+torch.set_num_threads(1)
+kills, patience, rng = 0, 0.2, random.Random(0)
+while True:
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join(rng.uniform(0, patience))
+    if process.exitcode is not None:
+        break
+    process.kill()
+    process.join()
+    kills, patience = kills + 1, 1.3 * patience
+print(process.exitcode, kills)
+"""
+LONG = replace(CONFIG, steps=60, checkpoint_every=2)
+
+
+def test_killed_again_and_again(dataset: Dataset, tmp_path: Path) -> None:
+    train(tmp_path / "whole", dataset, LONG)
+    command = [sys.executable, "-c", KILLED, tmp_path / "killed", dataset.path]
+    killed = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    exitcode, kills = killed.stdout.split() or pytest.fail(killed.stderr)
+    assert exitcode == "0", killed.stderr
+    assert int(kills) > 1
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    assert len(os.listdir(tmp_path / "killed/checkpoints")) == LONG.keep_checkpoints  # no leftovers
+
+
+def test_metrics_after_the_checkpoint_are_made_anew(dataset: Dataset, whole: Whole, tmp_path: Path) -> None:
+    train(tmp_path, dataset, stop=4)
+    with (tmp_path / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 5, "loss": 1.0}\n{"step": 6, "lo')
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+    train(tmp_path, dataset, resume=True)
+    assert outcome(tmp_path) == outcome(whole("dtsn"))
+
+
+def test_resume_from_before_a_damaged_checkpoint(dataset: Dataset, whole: Whole, tmp_path: Path) -> None:
+    train(tmp_path, dataset, stop=7)
+    (tmp_path / "checkpoints/step-7/model.safetensors").write_bytes(b"garbage")
+    train(tmp_path, dataset, resume=True)
+    assert outcome(tmp_path) == outcome(whole("dtsn"))
+
+
+def test_all_checkpoints_damaged(dataset: Dataset, tmp_path: Path) -> None:
+    train(tmp_path, dataset, QNET, stop=2)
+    (tmp_path / "checkpoints/step-2/state.json").unlink()
+    before = contents(tmp_path)
+    for resume in (False, True):
+        with pytest.raises(CheckpointError, match="damaged"):
+            train(tmp_path, dataset, QNET, resume=resume)
+    assert contents(tmp_path) == before
+
+
+def test_run_folder_is_not_overwritten(dataset: Dataset, whole: Whole) -> None:
+    run = whole("qnet")
+    before = contents(run)
+    with pytest.raises(FileExistsError, match="--resume"):
+        train(run, dataset, of("qnet"))
+    assert contents(run) == before
+
+
+OTHER = {
+    "steps": replace(QNET, steps=9),
+    "learning_rate": replace(QNET, learning_rate=0.1),
+    "seed": replace(QNET, seed=1),
+    "iterations": replace(QNET, solver=replace(QNET.solver, iterations=4)),
+    "cql": replace(QNET, solver=replace(QNET.solver, weights=LossWeights(cql=0.5))),
+    "hidden": replace(QNET, network=replace(QNET.network, hidden=8)),
+}
+
+
+@pytest.fixture(scope="module")
+def started(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("started")
+    train(run, dataset, QNET, stop=2)
+    return run
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_resume_with_another_config(field: str, dataset: Dataset, started: Path) -> None:
+    before = contents(started)
+    with pytest.raises(CheckpointError, match=rf"\b{field}\b"):
+        train(started, dataset, OTHER[field], resume=True)
+    assert contents(started) == before
+
+
+def test_resume_with_other_observations(started: Path, tmp_path: Path) -> None:
+    options = NavigationOptions(size=12, hall=(3, 8))
+    with (
+        Dataset(collect_navigation(tmp_path / "small.h5", episodes=2, options=options)) as small,
+        pytest.raises(CheckpointError, match="observation_shape"),
+    ):
+        train(started, small, QNET, resume=True)
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------
+
+
+def all_finite(folder: Path) -> bool:
+    found = checkpoints(folder)
+    states = [load_state(path) for path in found]
+    return all(
+        bool(tensor.isfinite().all())
+        for path, state in zip(found, states, strict=True)
+        for stem in ("model", "optimizer")
+        for tensor in load_tensors_of(path, stem, state).values()
+    )
+
+
+def test_nan_loss(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, real = itertools.count(1), Solver.loss
+
+    def loss(*arguments: Any, **options: Any) -> LossTerms:
+        terms = real(*arguments, **options)
+        return terms if next(calls) < 5 else replace(terms, total=terms.total * math.nan)
+
+    monkeypatch.setattr(Solver, "loss", loss)
+    with pytest.raises(DivergedError, match="step 5: loss nan"):
+        train(tmp_path, dataset, QNET)
+    assert latest_checkpoint(tmp_path / "checkpoints") == tmp_path / "checkpoints/step-3"
+    assert all_finite(tmp_path / "checkpoints")
+    assert all(
+        math.isfinite(value) for row in read_metrics(tmp_path / "metrics.jsonl") for value in row.values()
+    )
+
+
+def test_nan_gradient_changes_no_weight(dataset: Dataset) -> None:
+    trainer = make(dataset, QNET)
+    before = [p.clone() for p in trainer.solver.parameters()]
+    next(trainer.solver.world_model.parameters()).register_hook(lambda gradient: gradient * math.nan)
+    with pytest.raises(DivergedError, match="gradient norm nan"):
+        next(trainer.run(dataset))
+    assert trainer.step == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.solver.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("rate", [1e20, 3e38, 1e300])
+def test_huge_learning_rate(rate: float, dataset: Dataset, tmp_path: Path) -> None:
+    """The weights overflow in the optimiser's step, after the last look at loss and gradient."""
+    config = replace(QNET, learning_rate=rate, learning_rate_warmup=0, checkpoint_every=1)
+    with pytest.raises(DivergedError):
+        train(tmp_path, dataset, config)
+    assert all_finite(tmp_path / "checkpoints")
+
+
+def test_more_in_a_batch_than_there_is(dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"batch_size is 9999; .* {len(dataset)} transitions"):
+        train(tmp_path, dataset, replace(QNET, batch_size=9999))
+
+
+def test_tensorboard(dataset: Dataset, tmp_path: Path) -> None:
+    train(tmp_path, dataset, replace(QNET, steps=20, batch_size=1))
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"train/loss" in events.read_bytes()
+
+
+def test_without_tensorboard(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    train(tmp_path, dataset, replace(QNET, steps=1))
+    assert sorted(os.listdir(tmp_path)) == ["checkpoints", "config.json", "metrics.jsonl"]
+
+
+# --- trained solvers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trainer(dataset: Dataset, whole: Whole) -> Trainer:
+    trainer = make(dataset)
+    trainer.restore(whole("dtsn") / "checkpoints/step-8")
+    return trainer
+
+
+def test_load_solver(trainer: Trainer, dataset: Dataset, whole: Whole, tmp_path: Path) -> None:
+    exported = trainer.export(tmp_path / "dtsn")
+    assert sorted(os.listdir(exported)) == ["model.safetensors", "state.json"]
+    frames, uniforms = dataset.episode(0).observations, torch.rand(len(dataset.episode(0).observations), 3)
+    expected = trainer.solver.plan(frames, uniforms=uniforms).q
+    for folder in (whole("dtsn"), str(whole("dtsn")), whole("dtsn") / "checkpoints/step-8", exported):
+        solver = load_solver(folder)
+        assert not solver.training
+        assert solver.config == CONFIG.solver
+        assert torch.equal(solver.plan(frames, uniforms=uniforms).q, expected)
+
+
+def test_load_solver_that_searches_otherwise(whole: Whole) -> None:
+    solver = load_solver(whole("dtsn"), act_iterations=7, act_rule="greedy")
+    assert solver.act_iterations == 7
+    assert solver.config == replace(CONFIG.solver, act_iterations=7, act_rule="greedy")
+    with pytest.raises(ValueError, match="act_iterations must be at least 1, got 0"):
+        load_solver(whole("dtsn"), act_iterations=0)
+    with pytest.raises((TypeError, ValueError), match="act_iteration") as error:
+        load_solver(whole("dtsn"), act_iteration=7)
+    assert "does not hold a solver" not in str(error.value)  # the checkpoint is not to blame
+
+
+def test_load_solver_without_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(CheckpointError, match=str(folder)):
+            load_solver(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"config": {**asdict(CONFIG), "dropout": 0.1}},
+        {"config": {**asdict(CONFIG), "solver": {"name": "muzero"}}},
+        {"config": {**asdict(CONFIG), "network": {"latent": 17}}},
+        {"config": [1]},
+        {"config": None},
+        {"num_actions": "four"},
+        {"num_actions": -1},
+        {"observation_shape": 3},
+        {"observation_shape": [3, 20]},
+    ],
+    ids=str,
+)
+def test_load_solver_of_another_version(changes: dict[str, Any], whole: Whole, tmp_path: Path) -> None:
+    path = whole("dtsn") / "checkpoints/step-8"
+    state = load_state(path)
+    model = load_tensors_of(path, "model", state)
+    del state["files"]
+    save_checkpoint(tmp_path / "other", {"model": model}, {**state, **changes})
+    with pytest.raises(CheckpointError, match=str(tmp_path / "other")):
+        load_solver(tmp_path / "other")
+
+
+# --- configurations ----------------------------------------------------------------------------------
+
+CHANGED = [
+    LossWeights(q=0.1, cql=0.2, transition=0.3, reward=0.4, expansion=0),
+    SolverConfig("search", 3, 50, "epsilon_greedy", 0.2, 0.5, 3, 0.9, LossWeights(q=2.0), False, 0.9),
+    NetworkConfig("impala", 7, 9, True, 3, 10.0),
+    replace(CONFIG, precision="bfloat16", seed=3),
+    NAVIGATION,
+    *(variant.config(2) for variant in NAVIGATION_VARIANTS.values()),
+]
+
+
+@pytest.mark.parametrize("config", CHANGED, ids=lambda config: type(config).__name__)
+def test_config_round_trip(config: Any) -> None:
+    assert config_from_dict(type(config), json.loads(json.dumps(asdict(config)))) == config
+    for field in dataclasses.fields(config):
+        unknown = {**asdict(config), field.name + "s": 1}
+        with pytest.raises(TypeError, match=f"{type(config).__name__} has no field '{field.name}s'"):
+            config_from_dict(type(config), unknown)
+
+
+def test_unknown_field_of_a_nested_config() -> None:
+    values = asdict(CONFIG)
+    values["solver"]["weights"]["entropy"] = 1.0
+    with pytest.raises(TypeError, match="LossWeights has no field 'entropy'"):
+        config_from_dict(TrainConfig, values)
+    assert config_from_dict(TrainConfig, {}) == TrainConfig()
