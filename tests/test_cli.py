@@ -34,13 +34,24 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in a terminal
     )
 
 
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a process has printed when it ends; one that hangs is killed with its children."""
+    try:
+        return process.communicate(timeout=900)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
 def dtsn(folder: Path, *arguments: str, code: int = 0) -> str:
     """What a command prints, on stderr if it fails; it ends with this exit code and without a traceback."""
-    out, err = (process := start(folder, *arguments)).communicate(timeout=300)
+    process = start(folder, *arguments)
+    out, err = finish(process)
     assert "Traceback" not in err, err
     assert process.returncode == code, out + err
     return err if code else out
@@ -111,7 +122,7 @@ def test_train_and_eval(folder: Path, inside: Callable[..., str]) -> None:
     assert json.loads((run / "config.json").read_bytes())["network"]["latent"] == 16
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
-    said = dtsn(folder, *train, code=2)
+    said = inside(*train, code=2)
     assert said.startswith("dtsn: runs/q already has a training run")
     assert said.count("\n") == 1
     longer = (*train[:-3], "7", *train[-2:], "--resume")
@@ -126,13 +137,18 @@ def test_train_and_eval(folder: Path, inside: Callable[..., str]) -> None:
     rows = [run / f"evaluation/exits-{exits}-T10.csv.gz" for exits in (1, 2)]
     inside("eval", "runs/q", "--levels", "20", "--out", "again")
     assert [path.read_bytes() for path in rows] == [(folder / "again" / p.name).read_bytes() for p in rows]
+    inside("export", "runs/q", "solver")
+    inside("eval", "solver", "--levels", "20")
+    assert [path.read_bytes() for path in rows] == [
+        (folder / "solver/evaluation" / path.name).read_bytes() for path in rows
+    ]
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     for _ in range(6000):
         if condition():
             return
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, finish(process)
         time.sleep(0.05)
     process.kill()
     pytest.fail("waited for too long")
@@ -146,7 +162,7 @@ def test_interrupt_saves_and_resumes(folder: Path) -> None:
         process = start(folder, *train)
         wait_for(lambda: newest(folder / "run") > first, process)  # noqa: B023
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = finish(process)
         assert process.returncode == 130, out + err
         assert "Traceback" not in err
         stopped.append(newest(folder / "run"))
@@ -194,6 +210,7 @@ MISTAKES = {
     "run below a file": (("train", *QNET, "--run", "garbage.h5/run"), "garbage.h5"),
     "no threads": (("train", *QNET, "--threads", "0", "--run", "run"), "threads"),
     "diverged": (("train", *QNET, "--learning-rate", "1e30", "--run", "run"), "try a smaller learning_rate"),
+    "export of nothing": (("export", "missing", "out"), "missing is neither a checkpoint nor a run folder"),
     "no run": (("eval", "missing", "--levels", "20"), "missing is neither a checkpoint nor a run folder"),
     "run of garbage": (("eval", "garbage.h5", "--levels", "20"), "garbage.h5"),
     "no jobs": (("reproduce", "--jobs", "0", "--variants", "qnet"), "jobs"),
@@ -234,7 +251,6 @@ def test_eval_of_what_cannot_be_played(inside: Callable[..., str], monkeypatch: 
     for changes, explanation in (
         (("--levels", "0"), "levels must be from 1 to"),
         (("--iterations", "0"), "act_iterations must be at least 1"),
-        (("--seed", "-1"), "seed"),
         (("--device", "cuda"), "device 'cuda' is not available"),
     ):
         assert explanation in inside("eval", "run", *changes, code=2)
@@ -266,7 +282,7 @@ def test_failed_runs_are_reported(tmp_path: Path) -> None:
     (tmp_path / "runs/navigation").mkdir(parents=True)
     (tmp_path / "runs/navigation/navigation-independent.h5").write_bytes(b"garbage")
     process = start(tmp_path, *TABLES)
-    out, err = process.communicate(timeout=120)
+    out, err = finish(process)
     assert process.returncode == 1
     assert "qnet seed 0: failed, see runs/navigation/qnet/seed-0.log" in out
     assert "Traceback" not in err

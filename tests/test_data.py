@@ -31,12 +31,11 @@ from dtsn.data import (
     DatasetError,
     DatasetWriter,
     Episode,
-    export_minari,
     grid_symmetries,
-    import_minari,
     returns_to_go,
 )
 from dtsn.envs.navigation import make_levels, observe, step
+from dtsn.exchange import export_minari, import_minari
 
 ARRAYS = ("observations", *PLAIN_ARRAYS)
 FRAME = (2, 3)  # int32, so 24 bytes

@@ -17,7 +17,14 @@ from torch import Tensor
 from dtsn import evaluation
 from dtsn.config import NetworkConfig, SolverConfig
 from dtsn.envs.navigation import SPLITS, NavigationEnv, NavigationOptions, make_levels
-from dtsn.evaluation import NavigationRow, evaluate_navigation, first_levels, write_rows
+from dtsn.evaluation import (
+    NavigationRow,
+    evaluate_navigation,
+    first_levels,
+    search_noise,
+    trace_navigation,
+    write_rows,
+)
 from dtsn.experts.value_iteration import expert_actions, optimal_q, optimal_steps, optimal_values
 from dtsn.solvers import Solver
 
@@ -56,12 +63,13 @@ class East(Policy):
 
 
 class Table(Policy):
-    """One action for every cell, at random, so that some robots go to and fro."""
+    """One action for every goal and cell, at random, so that some robots go to and fro."""
 
-    table = np.random.default_rng(0).integers(0, 4, (20, 20))
+    table = np.random.default_rng(0).integers(0, 4, (20, 20, 20, 20))
 
     def choose(self, planes: Any, uniforms: Any) -> Any:
-        return self.table[tuple(np.argwhere(planes[:, 2])[:, 1:].T)]
+        goal, robot = (np.argwhere(planes[:, plane])[:, 1:].T for plane in (1, 2))
+        return self.table[(*goal, *robot)]
 
 
 class Random(Policy):
@@ -104,7 +112,7 @@ def test_all_outcomes_are_covered() -> None:
     """Or the comparison above would show little."""
     rows = evaluate_navigation(Table(), LEVELS, NavigationOptions(exits=2, max_steps=30))
     assert {(row.success, row.collision) for row in rows} >= {(False, True), (False, False)}
-    rows = evaluate_navigation(East(), first_levels("test", 400))
+    rows = evaluate_navigation(East(), first_levels("test", 4000))
     assert {(row.success, row.collision) for row in rows} == {(True, False), (False, True)}
 
 
@@ -124,9 +132,34 @@ def test_seed_determines_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows != evaluate_navigation(Random(), LEVELS, seed=6)
     # A level's numbers depend on neither the levels beside it nor how many are played in one call.
     assert rows[:7] == evaluate_navigation(Random(), LEVELS[:7], seed=5)
+    assert rows[::-3] == evaluate_navigation(Random(), LEVELS[::-3], seed=5)
     for at_once in (1, 7, 39, 40, 41):
         monkeypatch.setattr(evaluation, "ROWS_AT_ONCE", at_once)
         assert rows == evaluate_navigation(Random(), LEVELS, seed=5)
+
+
+def test_search_noise_is_fair() -> None:
+    """Uniform, and no number twice: not between levels, seeds, time steps or expansions."""
+    noise = [search_noise(LEVELS, seed, time, 10).double() for seed in range(4) for time in range(30)]
+    numbers = torch.stack(noise).flatten()
+    assert len(numbers) == 48_000
+    counts = torch.histc(numbers, 16, 0, 1)
+    assert (counts - 3000).abs().max() < 5 * 3000**0.5
+    assert len(numbers.unique()) > 48_000 - 3 * 48_000**2 / 2**25  # a few collide by chance
+
+
+@pytest.mark.parametrize("policy", [Optimal(), East(), Random()], ids=["optimal", "east", "random"])
+def test_trace_is_the_episode_of_the_row(policy: Policy) -> None:
+    options = NavigationOptions(max_steps=15)
+    for row in evaluate_navigation(policy, LEVELS[:10], options, seed=3):
+        cells = trace_navigation(policy, row.level, options, seed=3)
+        level = make_levels([row.level], options)
+        assert np.array_equal(cells[0], level.robot[0])
+        assert np.array_equal(cells[-1], level.goal[0]) == row.success
+        assert len(cells) == row.steps + 1
+        moves = np.abs(np.diff(cells, axis=0)).sum(1).tolist()
+        assert moves == [1] * (row.steps - row.collision) + [0] * row.collision
+        assert not level.walls[0][tuple(cells.T)].any()
 
 
 def test_solver_is_called_with_no_more_rows_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +184,7 @@ def test_progress_counts_ended_episodes() -> None:
 
 
 def test_a_real_solver_plays() -> None:
-    network = NetworkConfig(encoder="grid", latent=4, hidden=4)
+    network = NetworkConfig(encoder="grid", latent=16, hidden=16)
     solver = Solver.create(
         "dtsn",
         Box(0, 1, (3, 20, 20)),

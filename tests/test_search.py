@@ -253,7 +253,7 @@ def test_greedy_expands_the_best_open_node_and_epsilon_mixes_in_any() -> None:
         assert bool(is_open.gather(1, tree.selected[:, 2:]).all())
 
 
-@pytest.mark.parametrize("uniform", [0.0, 1.0 - 1e-9, 1.0])
+@pytest.mark.parametrize("uniform", [0.0, 1.0 - 2**-24])
 @pytest.mark.parametrize("rule", ["sample", "epsilon_greedy"])
 def test_extreme_uniforms_pick_open_nodes(uniform: float, rule) -> None:
     model = random_model(3, seed=8, scale=5.0).float()

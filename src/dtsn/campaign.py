@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -13,12 +14,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dtsn
 from dtsn.config import TrainConfig
+from dtsn.envs.navigation import SPLITS
 from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS
 
 VALIDATION_LEVELS = 500
+SHOWN_LEVEL = 2_000_003  # of the test split: its way out is not the way to the goal
+
+if TYPE_CHECKING:
+    from dtsn.solvers import Solver
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,12 @@ class Campaign:
         for name in self.variants:
             if name not in NAVIGATION_VARIANTS:
                 raise ValueError(f"unknown variant {name!r}, choose from {', '.join(NAVIGATION_VARIANTS)}")
+        for name in ("seeds", "ablation_seeds", "steps", "levels", "validate_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        first, end = SPLITS["test"]
+        if self.levels > end - first:
+            raise ValueError(f"levels must be at most the {end - first} test levels, got {self.levels}")
 
     def tasks(self) -> list[tuple[str, int]]:
         """(variant, seed) of every run, the four solvers first, one seed of each before the next."""
@@ -67,7 +80,14 @@ class Campaign:
         """(exits, iterations) of the tests that a run still owes."""
         solver = NAVIGATION_VARIANTS[variant].solver
         tests = [(exits, t) for t in (solver.iterations, *_more(variant)) for exits in (2, 1)]
-        return [test for test in tests if not self.rows_path(variant, seed, *test).exists()]
+        return [test for test in tests if _count_rows(self.rows_path(variant, seed, *test)) != self.levels]
+
+
+def _count_rows(path: Path) -> int:
+    """Episodes in a file of rows; 0 without one."""
+    if not path.exists():
+        return 0
+    return gzip.decompress(path.read_bytes()).count(b"\n") - 1
 
 
 def _more(variant: str) -> tuple[int, ...]:
@@ -115,15 +135,20 @@ def run_task(campaign: Campaign, variant: str, seed: int) -> None:
         trainer = Trainer(campaign.config(variant, seed), dataset.observation_shape, dataset.num_actions)
         curve = _Curve(curve_path)
         started = time.monotonic()
-        for metrics in train_run(run, trainer, dataset, resume=True):
-            curve.add(metrics)
-            if trainer.step % campaign.validate_every == 0 or trainer.step == campaign.steps:
+        steps = train_run(run, trainer, dataset, resume=True)
+        metrics: dict[str, float] | None = {}
+        while metrics is not None:  # a run that was stopped while validating starts by making up for it
+            due = trainer.step % campaign.validate_every == 0 or trainer.step == campaign.steps
+            if due and trainer.step and trainer.step not in curve.steps():
                 point = {}
                 for exits in (2, 1):
                     rows = evaluate_navigation(trainer.solver, validation, row.options(exits))
                     point[f"validation_success_{exits}"] = sum(r.success for r in rows) / len(rows)
                 point["minutes"] = (time.monotonic() - started) / 60
                 curve.write(trainer.step, point)
+            metrics = next(steps, None)
+            if metrics is not None:
+                curve.add(metrics)
     for exits, iterations in campaign.missing(variant, seed):
         solver = load_solver(run, act_iterations=iterations)
         rows = evaluate_navigation(solver, first_levels("test", campaign.levels), row.options(exits))
@@ -148,7 +173,22 @@ def draw_figures(campaign: Campaign, figures: Path) -> list[Path]:
         start = make_levels([level], options)
         paths = {names[name]: trace_navigation(solver, level, options) for name, solver in solvers.items()}
         scenes.append(Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0], paths=paths))
-    return [sample_paths(scenes, figures / "navigation-paths.png")]
+    pictures = [sample_paths(scenes, figures / "navigation-paths.png")] if scenes else []
+    return [*pictures, draw_search(solvers["dtsn"], SHOWN_LEVEL, figures / "navigation-search.png")]
+
+
+def draw_search(solver: Solver, level: int, path: Path) -> Path:
+    """A picture of the first decision in a hall with one exit: the search tree on the hall."""
+    import torch
+
+    from dtsn.envs.navigation import make_levels, observe
+    from dtsn.plots import Scene, search_on_hall
+
+    start = make_levels([level], NAVIGATION_VARIANTS["dtsn"].options(1))
+    generator = torch.Generator(solver.device).manual_seed(0)
+    tree = solver.plan(observe(start.walls, start.goal, start.robot), generator=generator).row(0)
+    scene = Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0])
+    return search_on_hall(scene, tree, path)  # type: ignore[arg-type]
 
 
 def collect_data(folder: Path, layout: str) -> Path:
@@ -193,15 +233,18 @@ class _Curve:
             with path.open() as file:
                 self.rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
 
+    def steps(self) -> set[float]:
+        return {row["step"] for row in self.rows}
+
     def add(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
         self.count += 1
 
     def write(self, step: int, point: dict[str, float]) -> None:
-        means = {name: total / self.count for name, total in self.sums.items()}
+        means = {name: total / max(1, self.count) for name, total in self.sums.items()}
         self.rows = [row for row in self.rows if row["step"] < step]  # a resumed run repeats some
-        self.rows.append({**means, **point, "step": step})
+        self.rows.append({"step": step} | means | point | {"step": step})
         self.sums, self.count = {}, 0
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         text = io.StringIO()

@@ -43,14 +43,26 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
             write_durably(partial / f"{stem}.safetensors", blob)
         header = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": digests, **state}
         write_durably(partial / "state.json", _sealed(header))
-        if folder.exists():  # a re-run of the same step: the new one takes its place
-            shutil.rmtree(folder)
-        partial.rename(folder)
+        _take_place(partial, folder)
         _sync_folder(folder.parent)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"cannot save {folder}: {error}; earlier checkpoints are untouched") from error
     return folder
+
+
+def _take_place(new: Path, folder: Path) -> None:
+    """Rename ``new`` to ``folder``; one that is there already (a re-run of the step) goes once it is done."""
+    old = folder.with_name(f".{folder.name}.old")
+    if folder.exists():
+        os.rename(folder, old)
+    try:
+        os.rename(new, folder)
+    except OSError:
+        if old.exists():
+            os.rename(old, folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def load_state(folder: Path) -> dict[str, Any]:
@@ -70,7 +82,11 @@ def load_state(folder: Path) -> dict[str, Any]:
             "use the dtsn version that wrote it"
         )
     seal = state.pop("sha256", None)
-    if seal != _digest(state):
+    try:
+        sealed = seal == _digest(state)
+    except RecursionError:  # shallow enough to be read, too deep to be hashed
+        sealed = False
+    if not sealed or not isinstance(state.get("files"), dict):
         raise CheckpointError(f"{path} is damaged (checksum differs); use another checkpoint")
     return state
 
@@ -86,7 +102,7 @@ def load_tensors_of(folder: Path, stem: str, state: dict[str, Any]) -> dict[str,
         raise CheckpointError(f"{path} is damaged (checksum differs); use another checkpoint")
     try:
         return load_tensors(blob)
-    except SafetensorError as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
 
 
@@ -111,7 +127,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 def prune_checkpoints(folder: Path, keep: int) -> None:
     """Delete all but the newest ``keep`` checkpoints, and what was left half-written."""
-    for path in [*checkpoints(folder)[:-keep], *folder.glob(".step-*.partial")]:
+    for path in [*checkpoints(folder)[:-keep], *folder.glob(".step-*.partial"), *folder.glob(".step-*.old")]:
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -85,12 +85,11 @@ def train(
         device: auto takes CUDA where there is one.
         threads: small networks are fastest with one.
     """
-    import torch
-
+    from dtsn.checkpoint import latest_checkpoint
     from dtsn.data import Dataset
     from dtsn.training import Trainer, train_run
 
-    torch.set_num_threads(threads)
+    set_threads(threads)
     if data.name == DATA.name and not data.exists():
         collect(out=data)
     run = run or Path("runs") / f"{config.solver.name}-{config.seed}"
@@ -107,7 +106,9 @@ def train(
                     update(int(metrics["step"]), config.steps, terms)
             except KeyboardInterrupt:
                 steps.close()  # type: ignore[attr-defined]
-                console().print(f"\nstopped at step {trainer.step}, checkpoint saved")
+                newest = latest_checkpoint(run / "checkpoints")
+                step = newest.name.removeprefix("step-") if newest else "0"
+                console().print(f"\nstopped at step {step}{', checkpoint saved' if newest else ''}")
                 done(f"{run}", f"dtsn train --data {data} --run {run} --resume (and the same settings)")
                 sys.exit(130)
     done(f"wrote {run}", f"dtsn eval {run}")
@@ -141,12 +142,10 @@ def eval_(
         device: auto takes CUDA where there is one.
         threads: small networks are fastest with one.
     """
-    import torch
-
     from dtsn.evaluation import evaluate_navigation, first_levels, write_rows
     from dtsn.training import load_solver
 
-    torch.set_num_threads(threads)
+    set_threads(threads)
     changes: dict[str, Any] = {}
     if iterations is not None:
         changes["act_iterations"] = iterations
@@ -168,10 +167,26 @@ def eval_(
     done(f"wrote {out}" if out else "nothing written", "dtsn report, or dtsn eval --iterations 50")
 
 
+def export(run: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> None:
+    """Write the solver of a run alone: a small folder that loads with dtsn.load_solver and dtsn eval.
+
+    Example: dtsn export runs/dtsn-0 my-solver
+
+    Args:
+        run: a run folder or a checkpoint.
+        out: the folder to write.
+    """
+    from dtsn.training import export_solver
+
+    export_solver(run, out)
+    done(f"wrote {out}", f"dtsn eval {out}")
+
+
 def reproduce(
     domain: tyro.conf.Positional[Domain] = "navigation",
     campaign: Annotated[Campaign, tyro.conf.arg(name="")] = Campaign(),  # noqa: B008 (frozen)
     jobs: int = 2,
+    figures: Path = Path("docs/figures"),
 ) -> None:
     """Train and test everything behind the paper's tables; stop it at any time and start it again.
 
@@ -181,9 +196,12 @@ def reproduce(
         domain: which experiments.
         campaign: what to run and where to put it.
         jobs: single-threaded runs side by side; at most one per core pays.
+        figures: folder for the pictures that need trained solvers.
     """
-    from dtsn.campaign import run_campaign, write_meta
+    from dtsn.campaign import draw_figures, run_campaign, write_meta
 
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
     tasks = campaign.tasks()
     waiting = [task for task in tasks if campaign.missing(*task)]
     console().print(
@@ -204,6 +222,8 @@ def reproduce(
             sys.exit(130)
     if failed:
         sys.exit(1)
+    if {("qnet", 0), ("dtsn", 0)} <= set(tasks):
+        draw_figures(campaign, figures)
     done(f"wrote {campaign.results}", "dtsn report")
 
 
@@ -238,6 +258,7 @@ def demo(out: Path = Path("demo"), levels: int = 2000, steps: int = 500, device:
     """
     import torch
 
+    from dtsn.campaign import SHOWN_LEVEL, draw_search
     from dtsn.evaluation import evaluate_navigation, first_levels
     from dtsn.experiments import NAVIGATION_VARIANTS, PAPER_NAVIGATION
     from dtsn.training import load_solver
@@ -254,7 +275,7 @@ def demo(out: Path = Path("demo"), levels: int = 2000, steps: int = 500, device:
                 rows = evaluate_navigation(solver, first_levels("test", levels), options, progress=update)
             add_result(table, title, rows, f"{PAPER_NAVIGATION[name, exits, 10].success}%")
     console().print(table)
-    picture = draw_search(solvers["dtsn"], first_levels("test", 1)[0], exits=1, path=out / "search.png")
+    picture = draw_search(solvers["dtsn"], SHOWN_LEVEL, out / "search.png")
     console().print(f"the search tree of one decision: {picture}")
     config = replace(NAVIGATION, steps=steps, search_warmup=steps // 2)
     train(config, data=out / "navigation.h5", run=out / "run", device=device)
@@ -265,18 +286,43 @@ def demo(out: Path = Path("demo"), levels: int = 2000, steps: int = 500, device:
     done(f"wrote {out}", "dtsn train (a full run), dtsn reproduce navigation (the paper's tables)")
 
 
-def draw_search(solver: Any, level: int, exits: int, path: Path) -> Path:
-    """A picture of the first decision on a level: the hall with the search tree on it."""
+def bench(
+    out: Path = Path("results/bench.json"),
+    page: Path = Path("docs/performance.md"),
+    quick: bool = False,
+    compile: bool = False,
+    threads: int = 1,
+) -> None:
+    """Measure what the search costs, as ratios against plain calls of the same modules.
+
+    Example: dtsn bench --quick --out bench.json --page performance.md
+
+    Args:
+        out: JSON file with the ratios and all rows behind them.
+        page: Markdown file made of it; its figure goes to figures/ beside it.
+        quick: only the headline, in less than a minute.
+        compile: also act through torch.compile, which takes a minute to compile.
+        threads: small networks are fastest with one.
+    """
     import torch
 
-    from dtsn.envs.navigation import make_levels, observe
-    from dtsn.plots import Scene, search_on_hall
+    from dtsn.bench import TARGETS, run_bench, write_bench
 
-    start = make_levels([level], NavigationOptions(exits=exits))
-    generator = torch.Generator(solver.device).manual_seed(0)
-    tree = solver.plan(observe(start.walls, start.goal, start.robot), generator=generator)
-    scene = Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0])
-    return search_on_hall(scene, tree.row(0), path)
+    torch.set_num_threads(threads)
+    result = run_bench(quick=quick, compiled=compile, progress=console().print)
+    for name, found in result["ratios"].items():
+        target = TARGETS[name]
+        kept = (
+            "kept"
+            if target.kept(found["value"])
+            else "above the limit"
+            if target.at_most
+            else "below the limit"
+        )
+        sign = "≤" if target.at_most else "≥"
+        console().print(f"{target.title}: {found['value']:.2f} (target {sign} {target.limit:g}, {kept})")
+    written = write_bench(result, out, page)
+    done("wrote " + ", ".join(map(str, written)), f"read {page}")
 
 
 # --- what the commands share -------------------------------------------------------------------------
@@ -294,6 +340,15 @@ def pick_device(device: Device) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' is not available here: use --device cpu or auto")
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
+def set_threads(threads: int) -> None:
+    """Threads of this process."""
+    import torch
+
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+    torch.set_num_threads(threads)
 
 
 def console() -> Any:
@@ -349,9 +404,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "collect": collect,
     "train": train,
     "eval": eval_,
+    "export": export,
     "reproduce": reproduce,
     "report": report,
     "demo": demo,
+    "bench": bench,
 }
 
 
@@ -363,7 +420,7 @@ def main() -> None:
             prog="dtsn",
             description="Differentiable Tree Search Network: a Q-network that plans.",
         )
-    except (ValueError, FileExistsError, FileNotFoundError) as error:
+    except (ValueError, OSError, ImportError, ArithmeticError) as error:
         print(f"dtsn: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -93,7 +93,7 @@ class SolverConfig:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.act_rule not in get_args(Rule):
             raise ValueError(f"act_rule must be one of {', '.join(get_args(Rule))}, got {self.act_rule!r}")
-        if not 0 < self.temperature < math.inf:
+        if not 1e-30 <= self.temperature < math.inf:
             raise ValueError(f"temperature must be positive and finite, got {self.temperature}")
         for name in ("epsilon", "discount", "target_decay"):
             if not 0 <= getattr(self, name) <= 1:

@@ -22,7 +22,6 @@ import json
 import math
 import os
 import secrets
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -557,95 +556,6 @@ def grid_symmetries(arrays: dict[str, Array], rng: np.random.Generator) -> dict[
         east_to_west = 2 - arrays["action"][chosen] if mirror else arrays["action"][chosen]
         action[chosen] = (east_to_west + turns) % 4  # the actions go clockwise, too
     return {**arrays, **frames, "action": action}
-
-
-def export_minari(dataset: Dataset, dataset_id: str) -> None:
-    """Write a data set to the local Minari folder as `dataset_id`, say "navigation/expert-v0"."""
-    minari = _import_minari()
-    import gymnasium
-    from minari.data_collector import EpisodeBuffer
-
-    dtype = dataset.observation_dtype
-    low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-
-    def buffers() -> Iterator[Any]:
-        for index in range(dataset.num_episodes):
-            observations, actions, rewards, terminated, level = dataset.episode(index)
-            last = np.arange(len(actions)) == len(actions) - 1
-            yield EpisodeBuffer(
-                id=index,
-                seed=level,
-                observations=observations,
-                actions=actions,
-                rewards=rewards,
-                terminations=last & terminated,
-                truncations=last & (not terminated),
-            )
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # recommends an author, a link to code, …
-        created = minari.create_dataset_from_buffers(
-            dataset_id,
-            buffers(),  # one at a time, so that memory stays bounded
-            observation_space=gymnasium.spaces.Box(low, high, dataset.observation_shape, dtype),
-            action_space=gymnasium.spaces.Discrete(dataset.num_actions),
-            data_format="hdf5",
-            jpeg_encoding=False,  # lossy
-        )
-    created.storage.update_metadata(
-        {"dtsn": {key: dataset.header[key] for key in ("env_id", "env_options", "provenance")}}
-    )
-
-
-def import_minari(
-    dataset_id: str, path: str | Path, *, discount: float = 1.0, overwrite: bool = False
-) -> Path:
-    """Write a local Minari data set of arrays and discrete actions to `path`, with returns by `discount`.
-
-    Levels are the episodes' seeds, or -1 where there are none.
-    """
-    minari = _import_minari()
-    import gymnasium
-
-    source = minari.load_dataset(dataset_id)
-    frames, actions = source.observation_space, source.action_space
-    if not isinstance(frames, gymnasium.spaces.Box) or not isinstance(actions, gymnasium.spaces.Discrete):
-        raise DatasetError(
-            f"{dataset_id}: has observations {frames} and actions {actions}; "
-            "only Box observations with Discrete actions can be imported"
-        )
-    origin: dict[str, Any] = {"env_id": dataset_id, "env_options": {}, "provenance": {"minari": dataset_id}}
-    if source.env_spec is not None:
-        origin["env_id"] = source.env_spec.id
-    exported = source.storage.metadata.get("dtsn", {})
-    origin |= {key: exported[key] for key in origin if key in exported}
-    with DatasetWriter(
-        path,
-        **origin,
-        num_actions=int(actions.n),
-        observation_shape=frames.shape,
-        observation_dtype=frames.dtype,
-        discount=discount,
-        overwrite=overwrite,
-    ) as writer:
-        seeds = source.storage.get_episode_metadata(source.episode_indices)
-        for episode, metadata in zip(source.iterate_episodes(), seeds, strict=True):
-            writer.add_episode(
-                episode.observations,
-                episode.actions - actions.start,
-                episode.rewards,
-                bool(episode.terminations[-1]),
-                int(metadata.get("seed", -1)),
-            )
-    return Path(path)
-
-
-def _import_minari() -> Any:
-    try:
-        import minari
-    except ImportError as error:
-        raise ImportError("Minari is not installed; run: pip install 'dtsn[minari]'") from error
-    return minari
 
 
 @contextmanager

@@ -61,6 +61,8 @@ def evaluate_navigation(
     progress: Progress | None = None,
 ) -> list[NavigationRow]:
     """Play every level ``[L]`` once, all at once; the same seed gives the same rows in any company."""
+    if seed < 0:
+        raise ValueError(f"seed must not be negative, got {seed}")
     options = options or NavigationOptions()
     start = make_levels(levels, options)
     success, collision = np.zeros((2, len(start)), dtype=bool)

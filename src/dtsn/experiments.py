@@ -10,7 +10,9 @@ from dtsn.envs.navigation import NavigationOptions
 # Navigation: trained on two exits, tested on both. Chosen on validation levels; see docs/experiments-log.md.
 NAVIGATION = TrainConfig(
     solver=SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.1, reward=1.0)),
-    network=NetworkConfig(encoder="grid", value_scale=10.0),
+    network=NetworkConfig(encoder="grid", value_scale=10.0, precision="bfloat16"),
+    steps=3000,
+    search_warmup=500,
     augment="grid_symmetries",
 )
 

@@ -113,8 +113,10 @@ class ActionMLP(nn.Module):
     def forward(self, state: Tensor) -> Tensor:
         """States ``[B, D]`` -> ``[B, A, out]``, or ``[B, A]`` for a scalar."""
         shared = functional.linear(state, self.weight)  # [B, hidden]
-        out: Tensor = self.last(torch.relu(shared.unsqueeze(1) + self.action_bias))
-        return out.squeeze(-1) if self.scalar else out
+        mixed = (shared.unsqueeze(1) + self.action_bias).relu_()  # [B, A, hidden]
+        # As a matrix: the bias joins the product, which it does not for three dimensions.
+        out: Tensor = self.last(mixed.flatten(0, 1))
+        return out.view(mixed.shape[:2]) if self.scalar else out.view(*mixed.shape[:2], -1)
 
 
 class ValueMLP(nn.Module):
@@ -126,8 +128,8 @@ class ValueMLP(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """States ``[B, D]`` -> values ``[B]``."""
-        value: Tensor = self.last(torch.relu(self.first(state)))
-        return value.squeeze(-1) * self.scale
+        value: Tensor = self.last(self.first(state).relu_()).squeeze(-1)
+        return value if self.scale == 1 else value * self.scale
 
 
 class GridEncoder(nn.Module):

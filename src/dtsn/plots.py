@@ -303,7 +303,7 @@ def _figure(width: float, height: float) -> Figure:
 def _save(figure: Figure, path: Path) -> Path:
     """Write the PNG; the same figure gives the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", metadata={"Software": None})
+    figure.savefig(path, format="png", metadata={"Software": None}, bbox_inches="tight")
     return path
 
 

@@ -27,9 +27,10 @@ from dtsn.data import Dataset, grid_symmetries
 from dtsn.solvers import Solver
 
 T = TypeVar("T")
+TARGET = "target_encoder."  # only training needs these parameters
 
 
-class DivergedError(RuntimeError):
+class DivergedError(ArithmeticError):
     """The loss or its gradient is no longer finite; the last checkpoint is still good."""
 
 
@@ -47,6 +48,7 @@ class Trainer:
         )
         self.generator = torch.Generator(self.device)
         self.step = 0
+        self.whole = True  # not in the middle of changing weights
 
     def run(self, dataset: Dataset) -> Iterator[dict[str, float]]:
         """Train to the last step; yields each step's metrics once it is done."""
@@ -81,9 +83,14 @@ class Trainer:
                 f"step {step + 1}: loss {metrics['loss']}, gradient norm {metrics['gradient']}; "
                 "try a smaller learning_rate or gradient_clip"
             )
-        self.optimizer.step()
+        self.whole = False
+        try:
+            self.optimizer.step()
+        except RuntimeError as error:  # a learning rate beyond float32
+            raise DivergedError(f"step {step + 1}: {error}; try a smaller learning_rate") from error
         self.solver.update_target()
         self.step += 1
+        self.whole = True
         return {"step": self.step, **metrics}
 
     def _learning_rate(self, step: int) -> float:
@@ -92,24 +99,25 @@ class Trainer:
         return config.learning_rate * rise * 0.5 * (1 + math.cos(math.pi * step / config.steps))
 
     def save(self, folder: Path) -> Path:
-        """Write a checkpoint of this step below ``folder``."""
+        """Write a checkpoint of this step below ``folder``; weights that are not finite are refused."""
+        if not all(bool(parameter.isfinite().all()) for parameter in self.solver.parameters()):
+            raise DivergedError(f"step {self.step}: weights are not finite; try a smaller learning_rate")
         tensors = {
             "model": dict(self.solver.state_dict()),
             "optimizer": checkpoint.flatten_optimizer(self.optimizer),
         }
         return checkpoint.save_checkpoint(folder / f"step-{self.step}", tensors, self._state())
 
-    def export(self, folder: Path) -> Path:
-        """Write the solver alone, for use without resuming."""
-        tensors = {"model": dict(self.solver.state_dict())}
-        return checkpoint.save_checkpoint(folder, tensors, self._state())
-
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint."""
         state = checkpoint.load_state(path)
-        for name, mine in self._state().items():
-            if name not in ("step", "version") and state.get(name) != json.loads(json.dumps(mine)):
-                raise CheckpointError(f"{path} was trained with another {name}; start a new run folder")
+        theirs, mine = _flat(state), _flat(json.loads(json.dumps(self._state())))
+        for name in mine:
+            if name not in ("step", "version") and theirs.get(name) != mine[name]:
+                raise CheckpointError(
+                    f"{path} was trained with {name} = {theirs.get(name)}, not {mine[name]}: "
+                    "use the same settings or a new run folder"
+                )
         self.solver.load_state_dict(checkpoint.load_tensors_of(path, "model", state))
         checkpoint.restore_optimizer(self.optimizer, checkpoint.load_tensors_of(path, "optimizer", state))
         self.step = int(state["step"])
@@ -141,21 +149,46 @@ def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solve
 
     ``search`` overrides fields of its :class:`SolverConfig`, e.g. ``act_iterations=50``.
     """
-    folder = Path(folder)
-    if not (folder / "state.json").exists():
-        newest = checkpoint.latest_checkpoint(folder / "checkpoints")
-        if newest is None:
-            raise CheckpointError(f"{folder} is neither a checkpoint nor a run folder with one")
-        folder = newest
+    folder = _checkpoint_of(Path(folder))
     state = checkpoint.load_state(folder)
     try:
         config = config_from_dict(TrainConfig, state["config"])
-        config = dataclasses.replace(config, solver=dataclasses.replace(config.solver, **search))
-        solver = make_solver(config, tuple(state["observation_shape"]), state["num_actions"])
-        solver.load_state_dict(checkpoint.load_tensors_of(folder, "model", state))
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder} does not hold a solver of this dtsn version: {error}") from error
+    config = dataclasses.replace(config, solver=dataclasses.replace(config.solver, **search))
+    try:
+        solver = make_solver(config, tuple(state["observation_shape"]), state["num_actions"])
+        missing, unexpected = solver.load_state_dict(
+            checkpoint.load_tensors_of(folder, "model", state), strict=False
+        )
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{folder} does not hold a solver of this dtsn version: {error}") from error
+    wrong = [*unexpected, *(name for name in missing if not name.startswith(TARGET))]
+    if wrong:
+        raise CheckpointError(f"{folder} does not fit this dtsn version: {wrong[0]}")
     return solver.to(device).eval()
+
+
+def export_solver(run: Path, out: Path) -> Path:
+    """Write the solver of a run alone: what it takes to act, not to go on training."""
+    if out.exists():
+        raise FileExistsError(f"{out} already exists: choose another folder")
+    folder = _checkpoint_of(run)
+    state = checkpoint.load_state(folder)
+    model = checkpoint.load_tensors_of(folder, "model", state)
+    acting = {name: tensor for name, tensor in model.items() if not name.startswith(TARGET)}
+    kept = {name: value for name, value in state.items() if name not in ("format", "format_version", "files")}
+    return checkpoint.save_checkpoint(out, {"model": acting}, kept)
+
+
+def _checkpoint_of(folder: Path) -> Path:
+    """The folder itself if it is a checkpoint, else the newest one of a run."""
+    if (folder / "state.json").exists():
+        return folder
+    newest = checkpoint.latest_checkpoint(folder / "checkpoints")
+    if newest is None:
+        raise CheckpointError(f"{folder} is neither a checkpoint nor a run folder with one")
+    return newest
 
 
 # --- the run folder ----------------------------------------------------------------------------------
@@ -164,9 +197,9 @@ def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solve
 def train_run(
     run: Path, trainer: Trainer, dataset: Dataset, *, resume: bool = False
 ) -> Iterator[dict[str, float]]:
-    """Train in a run folder (config, metrics, checkpoints); yields the metrics of every step.
+    """Open a run folder (config, metrics, checkpoints) and train in it: yields the metrics of every step.
 
-    Closing the generator (as Ctrl-C does) saves a checkpoint first.
+    The trainer is restored before this returns. Closing the generator, as Ctrl-C does, saves a checkpoint.
     """
     config = trainer.config
     folder, metrics_path = run / "checkpoints", run / "metrics.jsonl"
@@ -181,6 +214,11 @@ def train_run(
     _truncate_metrics(metrics_path, trainer.step)
     description = {"dtsn": dtsn.__version__, "data": str(dataset.path), **dataclasses.asdict(config)}
     checkpoint.replace_durably(run / "config.json", json.dumps(description, indent=1).encode())
+    return _logged_steps(run, trainer, dataset)
+
+
+def _logged_steps(run: Path, trainer: Trainer, dataset: Dataset) -> Iterator[dict[str, float]]:
+    config, folder, metrics_path = trainer.config, run / "checkpoints", run / "metrics.jsonl"
     board = _tensorboard(run)
     with metrics_path.open("a") as log:
         try:
@@ -196,7 +234,7 @@ def train_run(
                 yield metrics
         except (GeneratorExit, KeyboardInterrupt):
             log.flush()
-            if trainer.step:
+            if trainer.step and trainer.whole:
                 trainer.save(folder)
             raise
         finally:
@@ -228,6 +266,14 @@ def _truncate_metrics(path: Path, step: int) -> None:
     """Forget what was logged after the checkpoint: those steps will be made again."""
     rows = [row for row in (read_metrics(path) if path.exists() else []) if row["step"] <= step]
     checkpoint.replace_durably(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as ``{"config.solver.iterations": 10, ...}``."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
 
 
 def config_from_dict(cls: type[T], values: dict[str, Any]) -> T:

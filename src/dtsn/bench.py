@@ -1,0 +1,782 @@
+"""What a search costs, as ratios measured side by side in one process.
+
+Times of a shared machine mean little; the ratio of two functions called in turn means much more. Every ratio
+is the median over rounds, its spread the middle half of the rounds. The yardstick is the *bare modules*:
+the same layers called plainly with no tree logic, each on B·A rows with the one-hot action concatenated.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dtsn import losses
+from dtsn.batch import Batch
+from dtsn.checkpoint import replace_durably
+from dtsn.config import NetworkConfig, SolverConfig
+from dtsn.experiments import NAVIGATION
+from dtsn.networks import MapHead, make_world_model
+from dtsn.search import best_first_search
+from dtsn.solvers import Solver
+from dtsn.world_model import WorldModel
+
+Row = dict[str, Any]
+Times = dict[str, np.ndarray]  # name -> seconds of every round
+
+
+@dataclass(frozen=True)
+class Target:
+    """A limit that a ratio should keep."""
+
+    title: str
+    limit: float
+    at_most: bool = True
+    paper: str = "–"
+
+    def kept(self, value: float) -> bool:
+        """Whether a value is on the right side of the limit."""
+        return value <= self.limit if self.at_most else value >= self.limit
+
+
+TARGETS = {
+    "train_over_modules_a15_b256": Target("training step ÷ bare modules, A=15, B=256", 1.0),
+    "train_over_modules_a4_b256": Target("training step ÷ bare modules, A=4, B=256", 1.15),
+    "train_over_fused_a15_b256": Target("training step ÷ fused modules (pure overhead), A=15, B=256", 1.2),
+    "infer_over_modules_a4_b1": Target("inference ÷ bare modules, A=4, B=1, T=10", 1.3),
+    "dtsn10_over_qnet": Target("D-TSN(10) ÷ Q-network, A=15, B=256", 5.0, paper="6.8"),
+    "treeqn2_over_dtsn10": Target("TreeQN-2 ÷ D-TSN(10), A=15, B=256", 2.5, at_most=False, paper="1.21"),
+    "treeqn3_peak_gb": Target(
+        "TreeQN-3 peak memory in GB, A=15, B=256, latent 256", 4.0, paper="more than 11"
+    ),
+    "reference_over_dtsn": Target("per-sample Python search ÷ ours, A=15, B=256", 300.0, at_most=False),
+    "t200_over_t20": Target("time(T=200) ÷ time(T=20)", 11.0),
+}
+
+# Why a ratio is above its limit, where it is.
+REASONS = {
+    "train_over_modules_a4_b256": "With few actions there is little arithmetic to share between them.",
+    "train_over_fused_a15_b256": "Latents are stored and read back, and so are their gradients.",
+    "infer_over_modules_a4_b1": (
+        "With one row every operation costs its launch, as much for a gather as for a small product. "
+        "The modules launch about 30 operations an iteration, the search 20 more. `torch.compile` fuses them "
+        "(below), after a minute of compiling; `torch.inference_mode` makes each launch cheaper."
+    ),
+    "dtsn10_over_qnet": (
+        "Ten expansions are ten times the world model; only the encoder is shared, and a target encoder is "
+        "added. The smaller the encoder, the larger this ratio: the modules alone take most of it."
+    ),
+    "treeqn2_over_dtsn10": (
+        "240 transitions and 225 values against 150 and 150 is 1.55 times the arithmetic, and the encoder is "
+        "the same: what made the search cheaper made the modules, and so TreeQN, cheaper too."
+    ),
+    "treeqn3_peak_gb": "The tables of 3616 nodes a row and the chunk of leaves in flight.",
+    "reference_over_dtsn": (
+        "The reference pays by the operation, ours by the arithmetic: a wider latent makes ours slower only."
+    ),
+    "t200_over_t20": (
+        "Choosing a node looks at all open ones, T·A of them in the end: a small quadratic term beside the "
+        "modules, visible when the latent is small."
+    ),
+}
+
+# name -> (solver, the paper's milliseconds a step); 2080 Ti, batch 256.
+RUNTIME_TABLE = {
+    "Q-network": (SolverConfig("qnet"), 43),
+    "TreeQN (depth 2)": (SolverConfig("treeqn", depth=2), 357),
+    "TreeQN (depth 3)": (SolverConfig("treeqn", depth=3), None),
+    "D-TSN (T=5)": (SolverConfig("dtsn", iterations=5), 153),
+    "D-TSN (T=10)": (SolverConfig("dtsn", iterations=10), 294),
+}
+
+
+def run_bench(
+    *, quick: bool = False, compiled: bool = False, progress: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """Measure everything: ``{"ratios": {name: {value, target, spread}}, "machine": {…}, "rows": […]}``."""
+    began = time.perf_counter()
+    rows: list[Row] = []
+    ratios: dict[str, tuple[float, float]] = {}
+    parts = (search_against_modules, acting_latency, runtime_table, reference_against_ours, growth, pipeline)
+    for part in parts:
+        progress((part.__doc__ or "").splitlines()[0].rstrip("."))
+        for row in part(quick):
+            ratios |= row.pop("ratios", {})
+            rows.append(row)
+    if compiled:
+        progress("Acting compiled by torch.compile: a minute")
+        rows.append(compiled_acting())
+    return {
+        "ratios": {
+            name: {"value": round(value, 4), "target": TARGETS[name].limit, "spread": round(spread, 4)}
+            for name, (value, spread) in sorted(ratios.items())
+        },
+        "machine": {**machine(), "seconds": round(time.perf_counter() - began), "quick": quick},
+        "rows": rows,
+    }
+
+
+# --- measuring ---------------------------------------------------------------------------------------
+
+
+def interleave(functions: dict[str, Callable[[], object]], seconds: float, rounds: int = 3) -> Times:
+    """Call the functions in turn, for ``seconds`` and at least ``rounds`` times, after a call to warm up."""
+    for function in functions.values():
+        function()
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    end, done = time.perf_counter() + seconds, 0
+    while done < rounds or time.perf_counter() < end:
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            times[name].append(time.perf_counter() - start)
+        done += 1
+    return {name: np.array(values) for name, values in times.items()}
+
+
+def ratio(times: Times, above: str, below: str) -> tuple[float, float]:
+    """The median over rounds of one time by another, and the width of the middle half."""
+    quotients = times[above] / times[below]
+    low, middle, high = np.quantile(quotients, [0.25, 0.5, 0.75])
+    return float(middle), float(high - low)
+
+
+def milliseconds(times: Times) -> dict[str, float]:
+    """Medians."""
+    return {name: round(1000 * float(np.median(values)), 3) for name, values in times.items()}
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    info = Path("/proc/cpuinfo")
+    models = [line for line in info.read_text().splitlines() if "model name" in line] if info.exists() else []
+    return {
+        "processor": models[0].split(":")[1].strip() if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+# --- the search against its modules ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A size of search: A actions, T iterations, B rows, and a latent vector or map [16, 20, 20]."""
+
+    actions: int
+    iterations: int
+    batch: int
+    latent: int
+    spatial: bool = False
+
+    def world_model(self) -> WorldModel:
+        """The library's modules at this size: a two-layer encoder for vectors, MapEncoder for maps."""
+        shape = (3, 20, 20) if self.spatial else (self.latent,)
+        config = NetworkConfig(
+            encoder="grid" if self.spatial else "mlp",
+            latent=self.latent,
+            hidden=2 * self.latent if self.spatial else self.latent,
+            spatial=self.spatial,
+        )
+        torch.manual_seed(0)
+        return make_world_model(gymnasium.spaces.Box(0, 1, shape, np.float32), self.actions, config)
+
+    def observation(self) -> Tensor:
+        """Random observations ``[B, ...]``."""
+        return torch.rand(self.batch, *((3, 20, 20) if self.spatial else (self.latent,)))
+
+
+class BareModules(nn.Module):
+    """The layers of a world model as anyone would call them: T times on B·A rows with one-hot actions."""
+
+    def __init__(self, model: WorldModel, case: Case):
+        super().__init__()
+        wide, latent, hidden = case.latent + case.actions, case.latent, case.latent
+        self.encoder, self.value = model.encoder, model.value_head
+        self.iterations, self.actions = case.iterations, case.actions
+        self.transition: nn.Module
+        self.reward: nn.Module
+        if case.spatial:
+            hidden *= 2
+            conv = nn.Conv2d(wide, hidden, 3, padding=1), nn.Conv2d(hidden, latent, 3, padding=1)
+            self.transition = nn.Sequential(conv[0], nn.ReLU(), conv[1])
+            self.reward = MapHead(wide, (20, 20), hidden)
+        else:
+            self.transition = nn.Sequential(nn.Linear(wide, hidden), nn.ReLU(), nn.Linear(hidden, latent))
+            self.reward = nn.Sequential(nn.Linear(wide, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """All rewards and values in one vector."""
+        latent = self.encoder(observation)  # [B, *latent]
+        batch, actions = len(latent), self.actions
+        one_hot = torch.eye(actions).view(1, actions, actions, *[1] * (latent.dim() - 2))
+        one_hot = one_hot.expand(batch, -1, -1, *latent.shape[2:])  # [B, A, A, ...]
+        out = []
+        for _ in range(self.iterations):
+            state = torch.tanh(latent).unsqueeze(1).expand(batch, actions, *latent.shape[1:])
+            inputs = torch.cat([state, one_hot], 2).flatten(0, 1)  # [B·A, D + A, ...]
+            change = self.transition(inputs).unflatten(0, (batch, actions))
+            children = latent.unsqueeze(1) + change  # [B, A, *latent]
+            out += [self.reward(inputs).flatten(), self.value(torch.tanh(children.flatten(0, 1)))]
+            latent = children[:, 0]
+        return torch.cat(out)
+
+
+def search_functions(case: Case) -> dict[str, Callable[[], object]]:
+    """Training and inference: by search, by fused modules (expand and value, no tree) and by bare modules."""
+    model, observation = case.world_model(), case.observation()
+    bare = BareModules(model, case)
+    action, target = torch.randint(case.actions, (case.batch,)), torch.randn(case.batch)
+
+    def search() -> Tensor:
+        tree = best_first_search(model, model.encode(observation), iterations=case.iterations)
+        loss = losses.q_loss(tree.q_values, action, target) + losses.cql_loss(tree.q_values, action)
+        return loss[:, -1] + losses.expansion_loss(tree.log_probs, loss)
+
+    def fused() -> Tensor:
+        latent, out = model.encode(observation), []
+        for _ in range(case.iterations):
+            children, reward = model.expand(latent)
+            out += [reward.flatten(), model.value(children.flatten(0, 1))]
+            latent = children[:, 0]
+        return torch.cat(out)
+
+    def acting() -> Tensor:
+        return best_first_search(model, model.encode(observation), iterations=case.iterations).q
+
+    def step(forward: Callable[[], Tensor]) -> Callable[[], object]:
+        return lambda: forward().mean().backward()  # type: ignore[no-untyped-call]
+
+    return {
+        "train": step(search),
+        "train_fused": step(fused),
+        "train_bare": step(lambda: bare(observation)),
+        "infer": torch.no_grad()(acting),
+        "infer_fused": torch.no_grad()(fused),
+        "infer_bare": torch.no_grad()(lambda: bare(observation)),
+    }
+
+
+def search_against_modules(quick: bool) -> Iterator[Row]:
+    """Best-first search against the bare modules it is made of."""
+    sizes = [(a, t, b) for a in (4, 15) for t in (5, 10, 20) for b in (1, 32, 256)]
+    cases = [Case(a, t, b, latent) for a, t, b in sizes for latent in (64, 256)]
+    cases += [
+        Case(a, t, b, 16, spatial=True) for a, t, b in sizes if t * b <= 160
+    ]  # larger maps take minutes
+    headline = {Case(a, 10, 256, 256) for a in (4, 15)} | {Case(4, 10, 1, 64)}
+    if quick:
+        cases = [case for case in cases if case in headline]
+    for case in cases:
+        rounds = 7 if case in headline and not quick else 3
+        times = interleave(search_functions(case), 1.0, rounds)
+        pairs = [(kind, other) for kind in ("train", "infer") for other in ("bare", "fused")]
+        found = {f"{kind}_over_{other}": ratio(times, kind, f"{kind}_{other}") for kind, other in pairs}
+        row = {"part": "search", **vars(case), "ms": milliseconds(times)}
+        row |= {name: [round(x, 3) for x in value] for name, value in found.items()}
+        if case in headline and case.batch == 256:
+            a = case.actions
+            row["ratios"] = {f"train_over_modules_a{a}_b256": found["train_over_bare"]}
+            if a == 15:
+                row["ratios"]["train_over_fused_a15_b256"] = found["train_over_fused"]
+        elif case in headline:
+            row["ratios"] = {"infer_over_modules_a4_b1": found["infer_over_bare"]}
+        yield row
+
+
+# --- acting ------------------------------------------------------------------------------------------
+
+
+class Constant:
+    """A world model that costs nothing: what a search with it takes is its bookkeeping."""
+
+    def __init__(self, model: WorldModel, latent: Tensor):
+        self.children, self.reward = model.expand(latent)
+        self.values = model.value(self.children.flatten(0, 1))
+
+    def expand(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Always the same children and rewards."""
+        return self.children, self.reward
+
+    def value(self, latent: Tensor) -> Tensor:
+        """Always the same values."""
+        return self.values
+
+
+@torch.no_grad()
+def acting_latency(quick: bool) -> Iterator[Row]:
+    """One decision: where the time goes with batch 1 and T=10."""
+    case = Case(4, 10, 1, 64)
+    model, observation = case.world_model(), case.observation()
+    latent = model.encode(observation)
+    constant = Constant(model, latent)
+
+    def modules() -> None:
+        for _ in range(case.iterations):
+            children, _ = model.expand(latent)
+            model.value(children.flatten(0, 1))
+
+    parts: dict[str, Callable[[], object]] = {
+        "all": lambda: best_first_search(model, model.encode(observation), iterations=case.iterations),
+        "encoder": lambda: model.encode(observation),
+        "modules": modules,
+        "search": lambda: best_first_search(constant, latent, iterations=case.iterations),
+    }
+    yield {"part": "acting", **vars(case), "ms": milliseconds(interleave(parts, 0.5 if quick else 2.0))}
+
+
+@torch.no_grad()
+def compiled_acting() -> Row:
+    """One decision through ``torch.compile``, against the bare modules."""
+    case = Case(4, 10, 1, 64)
+    model, observation = case.world_model(), case.observation()
+    bare = BareModules(model, case)
+    uniforms = torch.rand(case.batch, case.iterations)
+
+    def act() -> Tensor:
+        return best_first_search(
+            model, model.encode(observation), iterations=case.iterations, uniforms=uniforms
+        ).q
+
+    fast, start = torch.compile(act), time.perf_counter()
+    torch.testing.assert_close(fast(), act())
+    compiling = time.perf_counter() - start
+    functions = {
+        "bare": lambda: bare(observation),
+        "eager": act,
+        "inference_mode": torch.inference_mode()(act),
+        "compiled": fast,
+    }
+    times = interleave(functions, 2.0)
+    return {
+        "part": "compiled",
+        **vars(case),
+        "ms": milliseconds(times),
+        "compile_seconds": round(compiling, 1),
+        "compiled_over_bare": [round(x, 3) for x in ratio(times, "compiled", "bare")],
+    }
+
+
+# --- the paper's runtime table -----------------------------------------------------------------------
+
+
+def frames_step(config: SolverConfig, precision: str = "float32", batch: int = 256) -> Callable[[], object]:
+    """A training step, forward and backward, on 64×64 frames: A=15, Nature encoder, latent 256."""
+    space = gymnasium.spaces.Box(0, 255, (3, 64, 64), np.uint8)
+    network = NetworkConfig(encoder="nature", latent=256, hidden=256, precision=precision)  # type: ignore[arg-type]
+    solver = Solver.create(
+        config.name, space, gymnasium.spaces.Discrete(15), config=config, network=network, seed=0
+    )
+    rng = torch.Generator().manual_seed(0)
+    frames = torch.randint(256, (2, batch, 3, 64, 64), dtype=torch.uint8, generator=rng)
+    data = Batch(
+        observation=frames[0],
+        action=torch.randint(15, (batch,), generator=rng),
+        reward=torch.randn(batch, generator=rng),
+        q_value=torch.randn(batch, generator=rng),
+        next_observation=frames[1],
+        done=torch.zeros(batch, dtype=torch.bool),
+    )
+
+    def step() -> None:
+        solver.zero_grad()
+        solver.loss(data).total.backward()  # type: ignore[no-untyped-call]
+
+    return step
+
+
+def peak_memory(config: SolverConfig) -> tuple[float, float]:
+    """Peak resident memory in GB of a process that makes one training step, and the seconds it took."""
+    torch.set_num_threads(1)
+    step, start = frames_step(config), time.perf_counter()
+    step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, time.perf_counter() - start
+
+
+def runtime_table(quick: bool) -> Iterator[Row]:
+    """The paper's runtime table: training steps of the solvers on 64×64 frames."""
+    names = [name for name in RUNTIME_TABLE if name != "TreeQN (depth 3)"]  # too slow to repeat
+    steps = {name: frames_step(RUNTIME_TABLE[name][0]) for name in names}
+    times = interleave(steps, 0, 2 if quick else 4)
+    times |= interleave({"bfloat16": frames_step(RUNTIME_TABLE["D-TSN (T=10)"][0], "bfloat16")}, 0, 2)
+    # A fresh process each: the peak of a process never falls again.
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        memory = {name: pool.apply(peak_memory, [config]) for name, (config, _) in RUNTIME_TABLE.items()}
+    ratios = {
+        "dtsn10_over_qnet": ratio(times, "D-TSN (T=10)", "Q-network"),
+        "treeqn2_over_dtsn10": ratio(times, "TreeQN (depth 2)", "D-TSN (T=10)"),
+        "treeqn3_peak_gb": (memory["TreeQN (depth 3)"][0], 0.0),
+    }
+    for name, (_, paper) in RUNTIME_TABLE.items():
+        peak, once = memory[name]
+        seconds = float(np.median(times[name])) if name in times else once
+        yield {
+            "part": "runtime",
+            "solver": name,
+            "seconds": round(seconds, 3),
+            "over_qnet": round(seconds / float(np.median(times["Q-network"])), 2),
+            "paper_over_qnet": None if paper is None else round(paper / 43, 2),
+            "peak_gb": round(peak, 2),
+            "ratios": ratios,
+        }
+    yield {
+        "part": "precision",
+        "solver": "D-TSN (T=10)",
+        "seconds": round(float(np.median(times["bfloat16"])), 3),
+        "float32_over_bfloat16": round(
+            float(np.median(times["D-TSN (T=10)"]) / np.median(times["bfloat16"])), 2
+        ),
+    }
+
+
+# --- one sample at a time ----------------------------------------------------------------------------
+
+
+@dataclass
+class Node:
+    """A node of the per-sample search."""
+
+    latent: Tensor  # [1, D]
+    reward: Tensor | float = 0.0  # on the edge into the node
+    returns: Tensor | float = 0.0  # discounted rewards from the root
+    value: Tensor | float = 0.0
+    depth: int = 0
+    children: tuple[Node, ...] = ()
+
+
+def textbook_search(
+    model: WorldModel, root: Tensor, iterations: int, discount: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Algorithm 1 for one sample ``[1, D]``: node objects, recursive Bellman backup; Q [T, A], log π [T]."""
+
+    def q_value(node: Node) -> Any:
+        below = [q_value(child) for child in node.children]
+        return node.reward + discount * (torch.stack(below).max() if below else node.value)
+
+    def child(node: Node, latent: Tensor, reward: Tensor) -> Node:
+        returns = node.returns + discount**node.depth * reward
+        return Node(latent, reward, returns, model.value(latent)[0], node.depth + 1)
+
+    top = Node(root)
+    open_nodes, q_values, log_probs = [top], [], [root.new_zeros(())]
+    for t in range(iterations):
+        choice = 0
+        if t:
+            scores = torch.stack([node.returns + discount**node.depth * node.value for node in open_nodes])  # type: ignore[misc]
+            log_policy = torch.log_softmax(scores, 0)
+            choice = int(torch.multinomial(log_policy.detach().exp(), 1))
+            log_probs.append(log_policy[choice])
+        node = open_nodes.pop(choice)
+        children, rewards = model.expand(node.latent)
+        node.children = tuple(
+            child(node, children[:, action], rewards[0, action]) for action in range(model.num_actions)
+        )
+        open_nodes += node.children
+        q_values.append(torch.stack([q_value(node) for node in top.children]))
+    return torch.stack(q_values), torch.stack(log_probs)
+
+
+def reference_against_ours(quick: bool) -> Iterator[Row]:
+    """A per-sample Python search against ours: training step, A=15, B=256, T=10, latent 64."""
+    case = Case(15, 10, 256, 64)
+    model, observation = case.world_model(), case.observation()
+
+    def one_sample() -> None:
+        q_values, log_probs = textbook_search(model, model.encode(observation[:1]), case.iterations)
+        (q_values.sum() + log_probs.sum()).backward()  # type: ignore[no-untyped-call]
+
+    times = interleave({"sample": one_sample, "ours": search_functions(case)["train"]}, 0 if quick else 6.0)
+    times["reference"] = case.batch * times["sample"]  # samples one after the other
+    found = ratio(times, "reference", "ours")
+    yield {
+        "part": "reference",
+        **vars(case),
+        "ms": milliseconds(times),
+        "ratios": {"reference_over_dtsn": found},
+        "reference_over_ours": [round(x, 1) for x in found],
+    }
+
+
+# --- growth ------------------------------------------------------------------------------------------
+
+
+def growth(quick: bool) -> Iterator[Row]:
+    """How a training step grows with T, A, B and the latent."""
+    base = Case(15, 20, 32, 256)
+    sweeps = {
+        "iterations": [20, 200] if quick else [5, 10, 20, 50, 100, 200],
+        "actions": [] if quick else [2, 4, 8, 15, 30],
+        "batch": [] if quick else [8, 16, 32, 64, 128],
+        "latent": [] if quick else [32, 64, 128, 256],
+    }
+    for name, sizes in sweeps.items():
+        if not sizes:
+            continue
+        steps = {str(n): search_functions(Case(**{**vars(base), name: n}))["train"] for n in sizes}
+        times = interleave(steps, 0, 2 if quick else 3)
+        medians = np.array([np.median(times[str(n)]) for n in sizes])
+        half = len(sizes) // 2  # small sizes pay for launching operations, large ones for arithmetic
+        row: Row = {
+            "part": "growth",
+            "over": name,
+            "sizes": sizes,
+            "ms": [round(1000 * float(x), 2) for x in medians],
+            "exponent": round(
+                float(np.polyfit(np.log(sizes[half - 1 :]), np.log(medians[half - 1 :]), 1)[0]), 2
+            ),
+        }
+        if name == "iterations":
+            row["ratios"] = {"t200_over_t20": ratio(times, "200", "20")}
+        yield row
+
+
+# --- environments and data ---------------------------------------------------------------------------
+
+
+def pipeline(quick: bool) -> Iterator[Row]:
+    """Environment steps, and loading data against training on it."""
+    from dtsn.collect import collect_navigation
+    from dtsn.data import Dataset, grid_symmetries
+    from dtsn.envs.navigation import NavigationVectorEnv
+    from dtsn.training import Trainer
+
+    envs = NavigationVectorEnv(256)
+    envs.reset(seed=0)
+    rng = np.random.default_rng(0)
+    times = interleave({"step": lambda: envs.step(rng.integers(4, size=256))}, 0.5 if quick else 2.0)
+    yield {
+        "part": "environment",
+        "name": "navigation",
+        "steps_per_second": round(256 / np.median(times["step"])),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = collect_navigation(Path(folder) / "navigation.h5", episodes=50)
+        with Dataset(path) as dataset:
+            trainer = Trainer(NAVIGATION, dataset.observation_shape, dataset.num_actions)
+            trainer.step = NAVIGATION.search_warmup  # steps with the whole search
+            batches = dataset.batches(NAVIGATION.batch_size, seed=0, transform=grid_symmetries)
+            batch = next(batches)
+            functions = {"load": lambda: next(batches), "train": lambda: trainer.update(batch)}
+            times = interleave(functions, 1.0 if quick else 4.0)
+    yield {
+        "part": "data",
+        "name": "navigation",
+        "ms": milliseconds(times),
+        "load_over_train": [round(x, 4) for x in ratio(times, "load", "train")],
+    }
+
+
+# --- writing -----------------------------------------------------------------------------------------
+
+
+PAGE = """# Performance
+
+Written by `dtsn bench`; do not edit. Measured on {machine}.
+
+```
+dtsn bench                      # about five minutes; --quick for the headline alone
+dtsn bench --compile            # and acting through torch.compile, a minute more
+```
+
+Every ratio is of functions called in turn in one process, on one thread: the median over rounds, ± half the
+width of the middle half. *Bare modules* are the same layers with no tree logic: encoder on B rows, then T
+times transition, reward and value on B·A rows with the one-hot action concatenated, forward and backward.
+*Fused modules* are the library's own `expand` and `value`, whose first layers run on B rows; what is above
+those is the search alone. The encoder is a two-layer perceptron as wide as the latent (the cheapest there
+is, so that it hides nothing), for maps the residual one.
+
+{headline}
+
+The first three rows are at T=10 and latent 256, the fourth and the per-sample search at latent 64, the last
+row at A=15, B=32 and latent 256.
+
+## Above the limit
+
+{above}
+
+## Search against modules
+
+{search}
+
+Maps at larger T·B take minutes a step on one core and are left out.
+
+## The paper's runtime table
+
+64×64 frames, A=15, batch 256, latent 256, Nature encoder; a step is forward and backward of the whole loss.
+The paper's ratios are from a GPU and its own encoder. Peak memory is that of a process that makes one step.
+
+{runtime}
+
+TreeQN of depth 3 grows its trees a few rows at a time without gradient and runs the best path below each
+root action again with gradient (see `full_expansion`). At four actions TreeQN-2 is cheaper than D-TSN(10): 20
+transitions against 40.
+
+The encoder in bfloat16 (`--network.precision bfloat16`) makes the D-TSN(10) step {bfloat16} × as fast.
+
+## Growth
+
+Exponents are fitted to the larger half of the sizes; 1 is linear.
+
+{grown}
+
+![Time of a training step against T, A, B and the latent](figures/growth.png)
+
+## One decision
+
+Batch 1, A=4, T=10, latent 64, no gradient: {acting}. *modules* is ten times expand and value, *search* the
+search with a world model that costs nothing.{compiled}
+
+## Environments and data
+
+Navigation makes {steps} steps a second (256 levels at once, one thread). Loading and augmenting a batch takes
+{load} of the training step of D-TSN on Navigation.
+"""
+
+
+def write_bench(result: dict[str, Any], out: Path, page: Path | None) -> list[Path]:
+    """The JSON, and the page made of it with its figure."""
+    written = [out]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_durably(out, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+    if page is not None:
+        figure = draw_growth(result, page.parent / "figures" / "growth.png")
+        page.parent.mkdir(parents=True, exist_ok=True)
+        replace_durably(page, performance_page(result).encode())
+        written += [page, figure]
+    return written
+
+
+def draw_growth(result: dict[str, Any], path: Path) -> Path:
+    """Time of a training step against T, A, B and the latent, on logarithmic axes."""
+    from matplotlib.figure import Figure
+
+    rows = [row for row in result["rows"] if row["part"] == "growth"]
+    figure = Figure(figsize=(3 * len(rows), 3), layout="constrained", dpi=120)
+    all_axes = figure.subplots(1, len(rows), sharey=True, squeeze=False)[0]
+    for axes, row in zip(all_axes, rows, strict=True):
+        axes.loglog(row["sizes"], row["ms"], "o-", color="#2a6f97")
+        axes.loglog(
+            row["sizes"], [row["ms"][-1] * n / row["sizes"][-1] for n in row["sizes"]], ":", color="#999999"
+        )
+        axes.set_title(f"{row['over']}: exponent {row['exponent']}", fontsize=10)
+        axes.set_xticks(row["sizes"], [str(n) for n in row["sizes"]], fontsize=8)
+        axes.minorticks_off()
+    all_axes[0].set_ylabel("ms a step (dotted: linear)")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png", metadata={"Software": None})
+    return path
+
+
+def performance_page(result: dict[str, Any]) -> str:
+    """``docs/performance.md``: the tables of a result, with what is above its limit."""
+    rows, info = result["rows"], result["machine"]
+    found = result["ratios"]
+    headline = [
+        [
+            TARGETS[name].title,
+            TARGETS[name].paper,
+            f"{'≤' if TARGETS[name].at_most else '≥'} {TARGETS[name].limit:g}",
+            f"**{found[name]['value']:.2f}**"
+            + (f" ± {found[name]['spread'] / 2:.2f}" if found[name]["spread"] else ""),
+            "yes" if TARGETS[name].kept(found[name]["value"]) else "no",
+        ]
+        for name in TARGETS
+        if name in found
+    ]
+    search = [
+        [
+            *(row[name] for name in ("actions", "iterations", "batch")),
+            f"{row['latent']}×20×20" if row["spatial"] else row["latent"],
+            *(f"{row[name][0]:.2f}" for name in ("train_over_bare", "train_over_fused")),
+            *(f"{row[name][0]:.2f}" for name in ("infer_over_bare", "infer_over_fused")),
+            f"{row['ms']['train']:.1f}",
+            f"{row['ms']['infer']:.1f}",
+        ]
+        for row in _part(rows, "search")
+    ]
+    runtime = [
+        [
+            row["solver"],
+            f"{row['seconds']:.2f}",
+            f"{row['over_qnet']:.1f}",
+            row["paper_over_qnet"] or "out of memory",
+            f"{row['peak_gb']:.1f}",
+        ]
+        for row in _part(rows, "runtime")
+    ]
+    grown = [
+        [
+            row["over"],
+            row["exponent"],
+            ", ".join(f"{n}: {ms:g}" for n, ms in zip(row["sizes"], row["ms"], strict=True)),
+        ]
+        for row in _part(rows, "growth")
+    ]
+    acting = _part(rows, "acting")[0]["ms"]
+    compiled = _part(rows, "compiled")
+    precision, data = _part(rows, "precision")[0], _part(rows, "data")[0]
+    environment = _part(rows, "environment")[0]
+    return PAGE.format(
+        machine=f"{info['processor']}, {info['threads']} of {info['cores']} cores (load {info['load']}), "
+        f"torch {info['torch']}",
+        headline=_table(["ratio", "paper", "target", "measured", "kept"], headline),
+        above="\n".join(
+            f"- *{TARGETS[name].title}.* {REASONS.get(name, '')}"
+            for name in TARGETS
+            if name in found and not TARGETS[name].kept(found[name]["value"])
+        )
+        or "Nothing.",
+        search=_table(
+            [
+                "A",
+                "T",
+                "B",
+                "latent",
+                "train ÷ bare",
+                "train ÷ fused",
+                "infer ÷ bare",
+                "infer ÷ fused",
+                "train, ms",
+                "infer, ms",
+            ],
+            search,
+        ),
+        runtime=_table(["solver", "s a step", "÷ Q-network", "paper", "peak GB"], runtime),
+        bfloat16=f"{precision['float32_over_bfloat16']:.2f}",
+        grown=_table(["over", "exponent", "ms a step"], grown),
+        acting=", ".join(f"{name} {ms:.2f} ms" for name, ms in acting.items()),
+        compiled="".join(
+            f"\n\nCompiled by `torch.compile`, in {row['compile_seconds']:.0f} s: "
+            f"{row['ms']['compiled']:.2f} ms, {row['compiled_over_bare'][0]:.2f} × the bare modules. "
+            f"Not compiled but in `torch.inference_mode`: {row['ms']['inference_mode']:.2f} ms."
+            for row in compiled
+        ),
+        steps=f"{environment['steps_per_second']:,}",
+        load=f"{100 * data['load_over_train'][0]:.1f}%",
+    )
+
+
+def _part(rows: list[Row], name: str) -> list[Row]:
+    return [row for row in rows if row["part"] == name]
+
+
+def _table(header: list[str], rows: list[list[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)

@@ -1,0 +1,114 @@
+"""The benchmark's parts at small sizes, and the page made of a result."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dtsn import bench
+from dtsn.bench import TARGETS, BareModules, Case, interleave, performance_page, ratio, textbook_search
+from dtsn.search import best_first_search
+from reference import random_model, reference_search
+
+
+def test_ratio_is_the_median_over_rounds() -> None:
+    times = {"a": np.array([2.0, 3.0, 40.0, 2.0, 2.0]), "b": np.array([1.0, 1.0, 1.0, 2.0, 1.0])}
+    assert ratio(times, "a", "b") == (2.0, 1.0)
+
+
+def test_interleave_calls_in_turn_after_a_warm_up() -> None:
+    calls: list[str] = []
+    times = interleave({name: lambda name=name: calls.append(name) for name in "ab"}, 0, rounds=2)
+    assert calls == ["a", "b"] * 3
+    assert [len(values) for values in times.values()] == [2, 2]
+
+
+@pytest.mark.parametrize("spatial", [False, True])
+def test_search_and_yardsticks_run(spatial: bool) -> None:
+    case = Case(3, 2, 2, 4, spatial)
+    for name, function in bench.search_functions(case).items():
+        result = function()
+        assert (result is None) == name.startswith("train")
+
+
+def test_bare_modules_are_the_fused_ones_with_the_action_written_out() -> None:
+    case = Case(3, 4, 5, 6)
+    model = case.world_model()
+    bare = BareModules(model, case)
+    with torch.no_grad():
+        for plain, fused in ((bare.transition, model.transition), (bare.reward, model.reward_head)):
+            first, last = plain[0], plain[2]
+            first.weight.copy_(torch.cat([fused.weight, fused.action_bias.T], 1))
+            first.bias.zero_()
+            last.load_state_dict(fused.last.state_dict())
+        observation = case.observation()
+        latent, expected = model.encode(observation), []
+        for _ in range(case.iterations):
+            children, reward = model.expand(latent)
+            expected += [reward.flatten(), model.value(children.flatten(0, 1))]
+            latent = children[:, 0]
+        torch.testing.assert_close(bare(observation), torch.cat(expected))
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.9])
+def test_textbook_search_is_the_reference(discount: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, root = random_model(3, seed=1), torch.randn(1, 5, dtype=torch.float64)
+    tree = best_first_search(model, root, iterations=6, discount=discount)
+    # The textbook keeps a list of open nodes: turn slots into places in it.
+    slots, places = [0], []
+    for t, slot in enumerate(tree.selected[0].tolist()):
+        places.append(slots.index(slot))
+        slots.remove(slot)
+        slots += range(1 + 3 * t, 4 + 3 * t)
+    draws = iter(places[1:])
+    monkeypatch.setattr(torch, "multinomial", lambda probs, n: torch.tensor([next(draws)]))
+    q_values, log_probs = textbook_search(model, root, 6, discount)
+    expected = reference_search(model, root, tree.selected[0].tolist(), discount)
+    torch.testing.assert_close(q_values, expected.q_values, rtol=0, atol=1e-12)
+    torch.testing.assert_close(log_probs, expected.log_probs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", bench.RUNTIME_TABLE)
+def test_every_solver_of_the_runtime_table_makes_a_step(name: str, precision: str) -> None:
+    bench.frames_step(bench.RUNTIME_TABLE[name][0], precision, batch=1)()
+
+
+def small_result() -> dict:
+    """A result as `run_bench` returns it, without measuring."""
+    pairs = [f"{kind}_over_{other}" for kind in ("train", "infer") for other in ("bare", "fused")]
+    rows = [
+        {"part": "search", **vars(Case(4, 10, 1, 64)), "ms": {"train": 2.0, "infer": 1.0}}
+        | {name: [1.5, 0.1] for name in pairs},
+        {"part": "acting", "ms": {"all": 2.0, "encoder": 0.1}},
+        {"part": "runtime", "solver": "TreeQN (depth 3)", "seconds": 9.0, "over_qnet": 70.0}
+        | {"paper_over_qnet": None, "peak_gb": 0.9},
+        {"part": "precision", "float32_over_bfloat16": 1.1},
+        {"part": "growth", "over": "iterations", "sizes": [20, 200], "ms": [1.0, 10.0], "exponent": 1.0},
+        {"part": "environment", "steps_per_second": 123456},
+        {"part": "data", "load_over_train": [0.01, 0.001]},
+    ]
+    ratios = {name: {"value": 2.0, "target": target.limit, "spread": 0.2} for name, target in TARGETS.items()}
+    return {"ratios": ratios, "machine": bench.machine(), "rows": rows}
+
+
+def test_page_shows_every_target_and_explains_those_missed() -> None:
+    page = performance_page(small_result())
+    headline, _, rest = page.partition("## Above the limit")
+    missed = rest.partition("## ")[0]
+    for name, target in TARGETS.items():
+        assert target.title in headline
+        assert (target.title in missed) == (not target.kept(2.0))
+        assert target.kept(2.0) or name in bench.REASONS or name == "train_over_modules_a15_b256"
+    assert "123,456" in page
+    assert "out of memory" in page
+
+
+def test_result_is_written_as_json_and_page(tmp_path) -> None:
+    written = bench.write_bench(small_result(), tmp_path / "results" / "bench.json", tmp_path / "page.md")
+    assert all(path.exists() for path in written)
+    assert json.loads(written[0].read_text())["ratios"].keys() == TARGETS.keys()
+    assert written[2] == tmp_path / "figures" / "growth.png"
