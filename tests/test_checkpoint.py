@@ -115,10 +115,17 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["step-4", "step-5"]
 
 
-def test_a_leftover_of_a_killed_process_is_no_hindrance(tmp_path: Path) -> None:
-    (tmp_path / ".step-5.partial").mkdir()
-    (tmp_path / ".step-5.partial" / "stranger").touch()
-    assert sorted(os.listdir(save(tmp_path, 5))) == sorted(FILES)
+@pytest.mark.parametrize("again", [False, True])
+def test_leftovers_of_a_killed_process_are_no_hindrance(again: bool, tmp_path: Path) -> None:
+    if again:
+        save(tmp_path, 5)
+    for leftover in (".step-5.partial", ".step-5.old"):
+        (tmp_path / leftover).mkdir()
+        (tmp_path / leftover / "stranger").touch()
+    path = save(tmp_path, 5, content=99)
+    assert sorted(os.listdir(path)) == sorted(FILES)
+    assert load(path)[1] == plain(tensors(99))
+    prune_checkpoints(tmp_path, 1)
     assert os.listdir(tmp_path) == ["step-5"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -267,7 +268,10 @@ def test_reproduce(tmp_path: Path) -> None:
     results = tmp_path / "results/navigation"
     rows = [results / f"rows/qnet/seed-0/exits-{exits}-T10.csv.gz" for exits in (1, 2)]
     curve = results / "curves/qnet/seed-0.csv"
-    assert [line.split(",")[0] for line in curve.read_text().splitlines()] == ["step", "2", "4"]
+    with curve.open() as file:
+        points = list(csv.DictReader(file))
+    assert [point["step"] for point in points] == ["2", "4"]
+    assert all(0 <= float(point[f"validation_success_{exits}"]) <= 1 for point in points for exits in (1, 2))
     assert json.loads((results / "meta.json").read_bytes())["command"].startswith(
         "dtsn reproduce --variants qnet"
     )
@@ -302,8 +306,8 @@ def small_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
 
 
 def curve_steps(settings: Campaign) -> list[float]:
-    lines = (settings.results / "curves/qnet/seed-0.csv").read_text().splitlines()
-    return [float(line.split(",")[0]) for line in lines[1:]]
+    with (settings.results / "curves/qnet/seed-0.csv").open() as file:
+        return [float(row["step"]) for row in csv.DictReader(file)]
 
 
 @pytest.mark.parametrize("stopped_in", range(1, 7))
@@ -332,6 +336,17 @@ def test_rows_of_fewer_levels_do_not_pass_for_the_table(small_campaign: Campaign
     run_task(small_campaign, "qnet", 0)
     assert small_campaign.missing("qnet", 0) == []
     assert replace(small_campaign, levels=10).missing("qnet", 0) != []
+
+
+def test_damaged_rows_are_made_anew(small_campaign: Campaign) -> None:
+    run_task(small_campaign, "qnet", 0)
+    path = small_campaign.rows_path("qnet", 0, 1, 10)
+    rows = path.read_bytes()
+    for blob in (b"", b"garbage", rows[:-1], rows[: len(rows) // 2], rows[:20] + b"\xff" * 9 + rows[29:]):
+        path.write_bytes(blob)
+        assert small_campaign.missing("qnet", 0) == [(1, 10)]
+    run_task(small_campaign, "qnet", 0)
+    assert path.read_bytes() == rows
 
 
 def test_order_of_runs() -> None:

@@ -221,20 +221,34 @@ def test_resumed_run_is_the_uninterrupted_one(
     assert outcome(tmp_path) == outcome(whole(name))
 
 
-@pytest.mark.parametrize("moment", ["loss", "update_target"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Solver, "loss"), (torch.optim.AdamW, "step"), (Solver, "update_target"), (Trainer, "update")],
+)
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_interrupt_in_the_middle_of_a_step(
-    moment: str, dataset: Dataset, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owner: Any,
+    name: str,
+    when: str,
+    dataset: Dataset,
+    whole: Whole,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ctrl-C comes anywhere, also between the optimiser's step and the target's."""
-    calls, real = itertools.count(), getattr(Solver, moment)
+    """Ctrl-C comes anywhere: between the optimiser's step and the target's, before a step is logged, …"""
+    calls, real = itertools.count(), getattr(owner, name)
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
-        if next(calls) == 4:
+        stop = next(calls) == 4
+        if stop and when == "before":
             raise KeyboardInterrupt
-        return real(*arguments, **options)
+        result = real(*arguments, **options)
+        if stop:
+            raise KeyboardInterrupt
+        return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(Solver, moment, interrupted)
+        patch.setattr(owner, name, interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path, dataset)
     train(tmp_path, dataset, resume=True)

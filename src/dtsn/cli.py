@@ -278,7 +278,7 @@ def demo(out: Path = Path("demo"), levels: int = 2000, steps: int = 500, device:
     picture = draw_search(solvers["dtsn"], SHOWN_LEVEL, out / "search.png")
     console().print(f"the search tree of one decision: {picture}")
     config = replace(NAVIGATION, steps=steps, search_warmup=steps // 2)
-    train(config, data=out / "navigation.h5", run=out / "run", device=device)
+    train(config, data=out / "navigation.h5", run=out / "run", resume=True, device=device)
     solver = load_solver(out / "run", chosen)
     rows = evaluate_navigation(solver, first_levels("validation", 200), NavigationOptions())
     rate = sum(row.success for row in rows) / len(rows)
