@@ -629,8 +629,8 @@ TreeQN of depth 3 grows its trees a few rows at a time without gradient and runs
 root action again with gradient (see `full_expansion`). At four actions TreeQN-2 is cheaper than D-TSN(10): 20
 transitions against 40.
 
-The encoder in bfloat16 (`--network.precision bfloat16`) makes the D-TSN(10) step {bfloat16} × as fast: most of it is the
-world model, which stays in float32.
+The encoder in bfloat16 (`--network.precision bfloat16`) makes the D-TSN(10) step {bfloat16} × as fast: most
+of it is the world model, which stays in float32.
 
 ## Growth
 
