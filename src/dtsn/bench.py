@@ -50,6 +50,12 @@ class Target:
         """Whether a value is on the right side of the limit."""
         return value <= self.limit if self.at_most else value >= self.limit
 
+    def verdict(self, value: float) -> str:
+        """Yes, no, or borderline: between runs on a busy machine ratios move by a tenth."""
+        if abs(value - self.limit) <= 0.1 * self.limit:
+            return "borderline"
+        return "yes" if self.kept(value) else "no"
+
 
 TARGETS = {
     "train_over_modules_a15_b256": Target("training step ÷ bare modules, A=15, B=256", 1.0),
@@ -65,7 +71,7 @@ TARGETS = {
     "t200_over_t20": Target("time(T=200) ÷ time(T=20)", 11.0),
 }
 
-# Why a ratio is above its limit, where it is.
+# Why a ratio is beyond its limit or near it, where it is.
 REASONS = {
     "train_over_modules_a4_b256": "With few actions there is little arithmetic to share between them.",
     "train_over_fused_a15_b256": "Latents are stored and read back, and so are their gradients.",
@@ -76,7 +82,7 @@ REASONS = {
     ),
     "dtsn10_over_qnet": (
         "Ten expansions are ten times the world model; only the encoder is shared, and a target encoder is "
-        "added. The smaller the encoder, the larger this ratio: the modules alone take most of it."
+        "added. The search itself adds next to nothing (train ÷ fused). Repeated runs gave 4.9 to 5.7."
     ),
     "treeqn2_over_dtsn10": (
         "240 transitions and 225 values against 150 and 150 is 1.55 times the arithmetic, and the encoder is "
@@ -88,8 +94,10 @@ REASONS = {
         "The reference pays by the operation, ours by the arithmetic: a wider latent makes ours slower only."
     ),
     "t200_over_t20": (
-        "Choosing a node looks at all open ones, T·A of them in the end: a small quadratic term beside the "
-        "modules, visible when the latent is small."
+        "Buffers of more than 32 MB go back to the system after every step and cost page faults in the next; "
+        "the modules alone grow by 10.9. With MALLOC_MMAP_THRESHOLD_=1073741824 and "
+        "MALLOC_TRIM_THRESHOLD_=8589934592 in the environment memory is kept, and search and modules both "
+        "grow by 10.4. At latent 64 choosing among T·A open nodes shows too, a quadratic term: 13."
     ),
 }
 
@@ -600,7 +608,8 @@ Every ratio is of functions called in turn in one process, on one thread: the me
 width of the middle half. *Bare modules* are the same layers with no tree logic: encoder on B rows, then T
 times transition, reward and value on B·A rows with the one-hot action concatenated, forward and backward.
 *Fused modules* are the library's own `expand` and `value`, whose first layers run on B rows; what is above
-those is the search alone. The encoder is a two-layer perceptron as wide as the latent (the cheapest there
+those is the search alone. *Borderline* is within a tenth of the limit: between runs on a busy machine
+ratios move that much. The encoder is a two-layer perceptron as wide as the latent (the cheapest there
 is, so that it hides nothing), for maps the residual one.
 
 {headline}
@@ -608,7 +617,7 @@ is, so that it hides nothing), for maps the residual one.
 The first three rows are at T=10 and latent 256, the fourth and the per-sample search at latent 64, the last
 row at A=15, B=32 and latent 256.
 
-## Above the limit
+## Beyond the limit, or near it
 
 {above}
 
@@ -642,8 +651,9 @@ Exponents are fitted to the larger half of the sizes; 1 is linear.
 
 ## One decision
 
-Batch 1, A=4, T=10, latent 64, no gradient: {acting}. *modules* is ten times expand and value, *search* the
-search with a world model that costs nothing.{compiled}
+Batch 1, A=4, T=10, latent 64, no gradient:
+{acting}.
+*modules* is ten times expand and value, *search* the search with a world model that costs nothing.{compiled}
 
 ## Environments and data
 
@@ -697,7 +707,7 @@ def performance_page(result: dict[str, Any]) -> str:
             f"{'≤' if TARGETS[name].at_most else '≥'} {TARGETS[name].limit:g}",
             f"**{found[name]['value']:.2f}**"
             + (f" ± {found[name]['spread'] / 2:.2f}" if found[name]["spread"] else ""),
-            "yes" if TARGETS[name].kept(found[name]["value"]) else "no",
+            TARGETS[name].verdict(found[name]["value"]),
         ]
         for name in TARGETS
         if name in found
@@ -742,7 +752,7 @@ def performance_page(result: dict[str, Any]) -> str:
         above="\n".join(
             f"- *{TARGETS[name].title}.* {REASONS.get(name, '')}"
             for name in TARGETS
-            if name in found and not TARGETS[name].kept(found[name]["value"])
+            if name in found and TARGETS[name].verdict(found[name]["value"]) != "yes"
         )
         or "Nothing.",
         search=_table(

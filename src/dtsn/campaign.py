@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,10 +85,11 @@ class Campaign:
 
 
 def _count_rows(path: Path) -> int:
-    """Episodes in a file of rows; 0 without one."""
-    if not path.exists():
+    """Episodes in a file of rows; 0 without one that can be read."""
+    try:
+        return gzip.decompress(path.read_bytes()).count(b"\n") - 1
+    except (OSError, EOFError, zlib.error):
         return 0
-    return gzip.decompress(path.read_bytes()).count(b"\n") - 1
 
 
 def _more(variant: str) -> tuple[int, ...]:

@@ -55,6 +55,7 @@ def _take_place(new: Path, folder: Path) -> None:
     """Rename ``new`` to ``folder``; one that is there already (a re-run of the step) goes once it is done."""
     old = folder.with_name(f".{folder.name}.old")
     if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)  # of a process that was killed here
         os.rename(folder, old)
     try:
         os.rename(new, folder)

@@ -312,15 +312,8 @@ def bench(
     result = run_bench(quick=quick, compiled=compile, progress=console().print)
     for name, found in result["ratios"].items():
         target = TARGETS[name]
-        kept = (
-            "kept"
-            if target.kept(found["value"])
-            else "above the limit"
-            if target.at_most
-            else "below the limit"
-        )
-        sign = "≤" if target.at_most else "≥"
-        console().print(f"{target.title}: {found['value']:.2f} (target {sign} {target.limit:g}, {kept})")
+        sign, verdict = "≤" if target.at_most else "≥", target.verdict(found["value"])
+        console().print(f"{target.title}: {found['value']:.2f} (target {sign} {target.limit:g}: {verdict})")
     written = write_bench(result, out, page)
     done("wrote " + ", ".join(map(str, written)), f"read {page}")
 

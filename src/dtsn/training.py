@@ -219,11 +219,12 @@ def train_run(
 
 def _logged_steps(run: Path, trainer: Trainer, dataset: Dataset) -> Iterator[dict[str, float]]:
     config, folder, metrics_path = trainer.config, run / "checkpoints", run / "metrics.jsonl"
-    board = _tensorboard(run)
+    board, logged = _tensorboard(run), trainer.step
     with metrics_path.open("a") as log:
         try:
             for metrics in trainer.run(dataset):
                 log.write(json.dumps(metrics) + "\n")
+                logged = trainer.step
                 if board is not None and trainer.step % 20 == 0:
                     for name, value in metrics.items():
                         board.add_scalar(f"train/{name}", value, trainer.step)
@@ -234,7 +235,7 @@ def _logged_steps(run: Path, trainer: Trainer, dataset: Dataset) -> Iterator[dic
                 yield metrics
         except (GeneratorExit, KeyboardInterrupt):
             log.flush()
-            if trainer.step and trainer.whole:
+            if trainer.step and trainer.whole and trainer.step == logged:  # else the last checkpoint stands
                 trainer.save(folder)
             raise
         finally:
