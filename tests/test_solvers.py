@@ -564,4 +564,5 @@ def test_your_own_modules_without_parameters_plan() -> None:
         for key, value in list(module.named_parameters()):
             delattr(module, key)
             module.register_buffer(key, value.data)
-    assert Solver(model).act(torch.tensor([[0.7], [-0.6]])).tolist() == [0, 1]
+    solver = Solver(model, SolverConfig(iterations=3))  # too few to pass the goal: every tree is exact
+    assert solver.act(torch.tensor([[0.75], [-0.625]])).tolist() == [0, 1]
