@@ -276,3 +276,11 @@ def test_page_of_a_summary_alone() -> None:
 def test_no_torch_no_matplotlib_at_import() -> None:
     code = "import sys, dtsn.report; sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_that_only_one_side_has_is_left_out() -> None:
+    # The second seed is far worse and was not tested with T = 50: pooled, more search would look better.
+    summary = {"a": {"2": cell(0.95, 0.75), "2@T50": cell(0.9)}}
+    finding = judge(Check(("a", "2@T50"), ("a", "2")), summary)
+    assert finding is not None
+    assert finding.holds is False

@@ -269,11 +269,16 @@ def judge(check: Check, summary: Summary) -> Finding | None:
     more, less = (summary.get(variant, {}).get(key) for variant, key in (check.more, check.less))
     if more is None or less is None:
         return None
-    a, b = more["success"], less["success"]
-    (a_low, a_high), (b_low, b_high) = more["interval"], less["interval"]
+    same = check.more[0] == check.less[0]
+    shared = [seed for seed in more["by_seed"] if seed in less["by_seed"]]
+    if same and not shared:
+        return None
+    # A run is compared with itself: seeds that only one side has would be a difference between runs.
+    (a, (a_low, a_high)), (b, (b_low, b_high)) = (
+        _rate(cell, shared if same else list(cell["by_seed"])) for cell in (more, less)
+    )
     low = a - b - math.hypot(a - a_low, b_high - b)
     high = a - b + math.hypot(a_high - a, b - b_low)
-    same = check.more[0] == check.less[0]
     pairs = [
         more["by_seed"][x] - less["by_seed"][y] > check.margin
         for x, y in product(more["by_seed"], less["by_seed"])
@@ -283,6 +288,13 @@ def judge(check: Check, summary: Summary) -> Finding | None:
     if high <= check.margin and not any(pairs):
         holds = False
     return Finding(a - b, low, high, holds)
+
+
+def _rate(cell: Cell, seeds: Sequence[str]) -> tuple[float, tuple[float, float]]:
+    """Success rate and 95% interval over some of the seeds; all have the same number of episodes."""
+    n = cell["n"] // len(cell["by_seed"]) * len(seeds)
+    rate = sum(cell["by_seed"][seed] for seed in seeds) / len(seeds)
+    return rate, wilson(round(rate * n), n)
 
 
 def verdict(findings: Sequence[Finding | None]) -> str:
