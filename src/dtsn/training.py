@@ -235,8 +235,11 @@ def _logged_steps(run: Path, trainer: Trainer, dataset: Dataset) -> Iterator[dic
                 yield metrics
         except (GeneratorExit, KeyboardInterrupt):
             log.flush()
-            if trainer.step and trainer.whole and trainer.step == logged:  # else the last checkpoint stands
+            if trainer.step and trainer.whole and trainer.step == logged:
                 trainer.save(folder)
+            else:  # stopped within a step: the last checkpoint stands, and the log ends where it does
+                newest = checkpoint.latest_checkpoint(folder)
+                _truncate_metrics(metrics_path, checkpoint.load_state(newest)["step"] if newest else 0)
             raise
         finally:
             if board is not None:
