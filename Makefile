@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow check clean
+.PHONY: demo test test-slow test-lowest torture soak check clean
 
 demo: .venv/core
 	$(BIN)/dtsn demo
@@ -19,6 +19,20 @@ check: .venv/dev
 test-slow: .venv/dev
 	$(BIN)/pytest -m slow
 
+# What docs/reliability.md tells of; `.venv/bin/python tests/torture.py NAME ...` runs some of it.
+torture: .venv/dev
+	$(BIN)/python tests/torture.py
+
+soak: .venv/dev
+	$(BIN)/python tests/torture.py soak
+
+# The tests with the lower ends of the dependency ranges. KEEP=torch leaves torch to its range: its lower end
+# is a download of gigabytes where pip finds no build for the CPU alone.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --editable . $$($(PYTHON) tests/lowest.py $(KEEP))
+	.venv-lowest/bin/python -m pytest -m "not slow"
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -32,4 +46,4 @@ test-slow: .venv/dev
 	touch $@ .venv/core
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .pytest_cache .mypy_cache .ruff_cache

@@ -1,29 +1,54 @@
-"""Bad input is refused with the argument and the value in the message: never a silent result or a crash."""
+"""Bad input is refused with the argument and the value in the message: never a silent result or a crash.
+
+`make torture` generates more examples of each kind, by ``DTSN_BAD_INPUT_EXAMPLES``.
+"""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import io
 import math
+import os
+import re
+import sys
+import types
+import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
 
 import gymnasium
+import hypothesis
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from dtsn import cli
 from dtsn.batch import Batch
-from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
+from dtsn.campaign import Campaign
+from dtsn.checkpoint import CheckpointError, save_checkpoint
+from dtsn.collect import collect_navigation
+from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
+from dtsn.data import Dataset, DatasetWriter
+from dtsn.envs.navigation import SPLITS, NavigationOptions
+from dtsn.evaluation import first_levels
 from dtsn.search import best_first_search, full_expansion
 from dtsn.solvers import Solver
+from dtsn.training import Trainer, config_from_dict, load_solver
 
 BATCH, SIZE, ACTIONS, T = 3, 4, 3, 4
 SPACE = Box(-1, 1, (SIZE,))
-cases = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+EXAMPLES = int(os.environ.get("DTSN_BAD_INPUT_EXAMPLES", "50"))
+cases = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
+fewer = settings(cases, max_examples=max(1, 2 * EXAMPLES // 5))
+tried = 0  # cases in all
 each_solver = pytest.mark.parametrize("name", SOLVERS)
 
 not_finite = st.sampled_from([math.nan, math.inf, -math.inf])
@@ -63,10 +88,19 @@ def batch_with(**changes: Tensor) -> Batch:
 @contextmanager
 def refused(*named: object) -> Iterator[None]:
     """A ValueError or TypeError that names the argument and the value."""
+    global tried
+    tried += 1
     with pytest.raises((ValueError, TypeError)) as info:
         yield
     for word in named:
         assert str(word) in str(info.value)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def report_count() -> Iterator[None]:
+    yield
+    if "DTSN_BAD_INPUT_COUNT" in os.environ:
+        Path(os.environ["DTSN_BAD_INPUT_COUNT"]).write_text(str(tried))
 
 
 # Every way for an observation to come in.
@@ -240,7 +274,7 @@ def test_search_counts(value: int) -> None:
 
 
 @each_solver
-@settings(cases, max_examples=20)
+@fewer
 @given(value=below_one)
 def test_loss_iterations(name: str, value: int) -> None:
     with refused("iterations", value):
@@ -359,7 +393,7 @@ def test_invalid_actions_dtype(name: str, dtype: torch.dtype) -> None:
         SOLVER[name].plan(OBS, invalid_actions=torch.zeros(BATCH, ACTIONS, dtype=dtype))
 
 
-@settings(cases, max_examples=20)
+@fewer
 @given(name=st.sampled_from(list(SOLVERS)), row=rows)
 def test_invalid_actions_that_close_everything(name: str, row: int) -> None:
     closed = torch.zeros(BATCH, ACTIONS, dtype=torch.bool)
@@ -455,3 +489,290 @@ def test_a_network_that_diverged(name: str, rule: str, value: float) -> None:
         assert "finite" in str(error) or "NaN" in str(error)  # noqa: PT017
     else:
         assert not q.isfinite().any()
+
+
+# --- configurations ----------------------------------------------------------------------------------
+
+CONFIGS: tuple[type[Any], ...] = (LossWeights, SolverConfig, NetworkConfig, TrainConfig)
+FIELDS = [(config, name, hint) for config in CONFIGS for name, hint in typing.get_type_hints(config).items()]
+anything = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def fits(value: object, hint: Any) -> bool:
+    """Whether a JSON value has the type of a field; what it is worth is another question."""
+    if isinstance(hint, types.UnionType):
+        return any(fits(value, kind) for kind in typing.get_args(hint))
+    if typing.get_origin(hint) is typing.Literal:
+        return isinstance(value, str)
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+@pytest.mark.parametrize("make_config", ["direct", "from JSON"])
+@settings(cases, max_examples=5 * EXAMPLES)
+@given(field=st.sampled_from(FIELDS), value=anything)
+def test_field_of_another_type(make_config: str, field: tuple[type[Any], str, Any], value: Any) -> None:
+    config, name, hint = field
+    hypothesis.assume(not fits(value, hint))
+    hypothesis.assume(not (dataclasses.is_dataclass(hint) and isinstance(value, dict)))
+    named = (
+        (hint.__name__,)
+        if dataclasses.is_dataclass(hint) and make_config != "direct"
+        else (name, repr(value))
+    )
+    with refused(*named):
+        config(**{name: value}) if make_config == "direct" else config_from_dict(config, {name: value})
+
+
+@settings(cases, max_examples=2 * EXAMPLES)
+@given(config=st.sampled_from(CONFIGS), name=st.text(), value=anything)
+def test_field_that_does_not_exist(config: type[Any], name: str, value: Any) -> None:
+    hypothesis.assume(name not in typing.get_type_hints(config))
+    with refused(repr(name), config.__name__):
+        config_from_dict(config, {name: value})
+
+
+TOO_SMALL = ("steps", "batch_size", "checkpoint_every", "keep_checkpoints")
+NEGATIVE = ("learning_rate_warmup", "search_warmup", "seed")
+
+
+@settings(cases, max_examples=2 * EXAMPLES)
+@given(data=st.data())
+def test_numbers_of_a_training_run(data: st.DataObject) -> None:
+    name = data.draw(
+        st.sampled_from([*TOO_SMALL, *NEGATIVE, "learning_rate", "gradient_clip", "weight_decay"])
+    )
+    if name in TOO_SMALL:
+        value: float = data.draw(below_one | st.integers(min_value=2**63))
+    elif name in NEGATIVE:
+        value = data.draw(st.integers(max_value=-1) | st.integers(min_value=2**63))
+    else:
+        value = data.draw(st.floats(max_value=-1e-9) | st.sampled_from([math.nan, math.inf]))
+    with refused(name, value):
+        TrainConfig(**{name: value})
+
+
+@cases
+@given(
+    name=st.sampled_from(["augment", "on_nan"]),
+    value=st.text().filter(lambda text: text not in ("none", "grid_symmetries", "stop", "skip")),
+)
+def test_choices_of_a_training_run(name: str, value: str) -> None:
+    with refused(name, repr(value)):
+        TrainConfig(**{name: value})
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = TrainConfig(network=NetworkConfig(latent=4, hidden=4), solver=SolverConfig("qnet"))
+    return Trainer(config, (SIZE,), ACTIONS).save(tmp_path_factory.mktemp("saved"))
+
+
+@settings(cases, max_examples=2 * EXAMPLES)
+@given(data=st.data())
+def test_state_of_a_checkpoint(saved: Path, data: st.DataObject) -> None:
+    """Sealed by one who knows how, but not what we write."""
+    global tried
+    state = {"config": {"network": {"latent": 4, "hidden": 4}, "solver": {"name": "qnet"}}}
+    state |= {"observation_shape": [SIZE], "num_actions": ACTIONS}
+    place = data.draw(st.sampled_from(["config", "observation_shape", "num_actions"]))
+    value = data.draw(anything)
+    hypothesis.assume(state[place] != value and value != {})
+    tensors = load_file(saved / "model.safetensors")
+    path = save_checkpoint(saved.parent / "forged", {"model": tensors}, state | {place: value})
+    tried += 1
+    with pytest.raises(CheckpointError, match=re.escape(str(path))):
+        load_solver(path)
+
+
+# --- data, levels, campaigns -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
+    path = tmp_path_factory.mktemp("bad") / "data.h5"
+    with make_writer(path) as writer:
+        writer.add_episode(np.zeros((5, SIZE), np.float32), np.zeros(4, int), np.ones(4), True, 0)
+    with Dataset(path) as dataset:
+        yield dataset
+
+
+def make_writer(path: Path, **changes: Any) -> DatasetWriter:
+    options: dict[str, Any] = {"env_id": "test", "env_options": {}, "num_actions": ACTIONS}
+    options |= {"observation_shape": (SIZE,), "observation_dtype": np.float32}
+    return DatasetWriter(path, **(options | changes))
+
+
+@settings(cases, max_examples=2 * EXAMPLES)
+@given(data=st.data())
+def test_batches(dataset: Dataset, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["batch_size", "seed", "start"]))
+    good = {"batch_size": 2, "seed": 0, "start": 0}
+    value = data.draw(
+        st.integers(max_value=-1) | (st.integers(min_value=5) if name == "batch_size" else st.nothing())
+    )
+    with refused(name, value):
+        dataset.batches(**(good | {name: value}))
+
+
+@settings(cases, max_examples=2 * EXAMPLES)
+@given(data=st.data())
+def test_episodes(dataset: Dataset, data: st.DataObject) -> None:
+    good = {
+        "observations": np.zeros((5, SIZE), np.float32),
+        "actions": np.zeros(4, int),
+        "rewards": np.ones(4),
+        "terminated": True,
+        "level": 0,
+    }
+    kind = data.draw(st.sampled_from(["shape", "action", "value", "dtype"]))
+    if kind == "shape":
+        name = data.draw(st.sampled_from(["observations", "actions", "rewards"]))
+        shape = data.draw(shapes.filter(lambda shape: shape != good[name].shape))  # type: ignore[attr-defined]
+        hypothesis.assume(shape)
+        changed: Any = np.zeros(shape, good[name].dtype)  # type: ignore[attr-defined]
+    elif kind == "action":
+        name, changed = (
+            "actions",
+            np.full(4, data.draw(st.integers(-(2**62), 2**62).filter(lambda a: not 0 <= a < ACTIONS))),
+        )
+    elif kind == "value":
+        name = data.draw(st.sampled_from(["observations", "rewards"]))
+        changed = good[name].copy()  # type: ignore[attr-defined]
+        changed[data.draw(st.integers(0, 3))] = data.draw(not_finite)
+    else:
+        name, changed = "observations", good["observations"].astype(data.draw(st.sampled_from("bhidD")))  # type: ignore[attr-defined]
+    with make_writer(dataset.path.with_name("other.h5"), overwrite=True) as writer:
+        writer.add_episode(**good)  # type: ignore[arg-type]
+        with refused("other.h5"):
+            writer.add_episode(**(good | {name: changed}))
+
+
+@settings(cases, max_examples=2 * EXAMPLES)
+@given(data=st.data())
+def test_levels(data: st.DataObject) -> None:
+    if data.draw(st.booleans()):
+        split = data.draw(st.text().filter(lambda split: split not in SPLITS))
+        with refused("split", repr(split)):
+            first_levels(split, 1)
+        with refused("split", repr(split)):
+            collect_navigation("never.h5", split=split)
+    else:
+        split = data.draw(st.sampled_from(sorted(SPLITS)))
+        first, end = SPLITS[split]
+        count = data.draw(below_one | st.integers(min_value=end - first + 1))
+        with refused("levels", count):
+            first_levels(split, count)
+        with refused("episodes", count):
+            collect_navigation("never.h5", split=split, episodes=count)
+    assert not Path("never.h5").exists()
+
+
+@settings(cases, max_examples=2 * EXAMPLES)
+@given(data=st.data())
+def test_navigation_options(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["exits", "exit_layout", "max_steps", "hall"]))
+    values: dict[str, st.SearchStrategy[Any]] = {
+        "exits": st.integers().filter(lambda n: n not in (1, 2)),
+        "exit_layout": st.text().filter(lambda text: text not in ("independent", "opposite")),
+        "max_steps": below_one,
+        "hall": st.tuples(st.integers(), st.integers()).filter(
+            lambda hall: not 1 <= hall[0] <= hall[1] - 2 <= 16
+        ),
+    }
+    value = data.draw(values[name])
+    with refused(name, repr(value)):
+        NavigationOptions(**{name: value})
+
+
+@cases
+@given(
+    name=st.sampled_from(["seeds", "ablation_seeds", "steps", "levels", "validate_every"]),
+    value=below_one,
+)
+def test_campaign_numbers(name: str, value: int) -> None:
+    with refused(name, value):
+        Campaign(**{name: value})
+
+
+@cases
+@given(variant=st.text().filter(lambda text: text not in Campaign().variants))
+def test_campaign_variants(variant: str) -> None:
+    with refused("variant", repr(variant)):
+        Campaign(variants=(variant,))
+
+
+# --- the command line --------------------------------------------------------------------------------
+
+words = st.text("abcxyz-_.,0", min_size=1, max_size=6).filter(lambda word: not word.startswith("-"))
+no_integer = words.filter(lambda word: not word.replace("_", "").isdigit())
+too_small = st.integers(-(10**20), 0).map(str)
+negative = st.integers(-(10**20), -1).map(str)
+OPTIONS: dict[str, st.SearchStrategy[str]] = {
+    "train --steps": no_integer | too_small,
+    "train --batch-size": no_integer | too_small,
+    "train --checkpoint-every": no_integer | too_small,
+    "train --keep-checkpoints": no_integer | too_small,
+    "train --seed": no_integer | negative,
+    "train --learning-rate": st.sampled_from(["-1", "0", "nan", "inf", "-inf", "1e999"]),
+    "train --weight-decay": st.sampled_from(["-1", "nan", "inf", "x"]),
+    "train --on-nan": words,
+    "train --augment": words,
+    "train --threads": no_integer | too_small,
+    "train --solver.name": words,
+    "train --solver.iterations": no_integer | too_small,
+    "train --solver.discount": st.sampled_from(["-0.1", "1.1", "nan", "x"]),
+    "train --solver.weights.cql": st.sampled_from(["-1", "nan", "inf", "x"]),
+    "train --network.encoder": words,
+    "train --network.latent": no_integer | too_small,
+    "collect --episodes": no_integer | too_small,
+    "collect --exits": words | st.sampled_from(["0", "3", "-1"]),
+    "collect --seed": no_integer | negative,
+    "collect --discount": st.sampled_from(["-1", "2", "nan", "x"]),
+    "eval --levels": no_integer | too_small,
+    "eval --iterations": no_integer | too_small,
+    "eval --seed": no_integer | negative,
+    "eval --split": words,
+    "eval --rule": words,
+    "reproduce --jobs": no_integer | too_small,
+    "reproduce --levels": no_integer | too_small,
+    "reproduce --variants": words,
+}
+
+
+@settings(cases, max_examples=EXAMPLES if EXAMPLES > 50 else 5)  # a parse takes its time
+@given(option=st.sampled_from(sorted(OPTIONS)), data=st.data())
+def test_command_line(option: str, data: st.DataObject, dataset: Dataset) -> None:
+    global tried
+    value = data.draw(OPTIONS[option])
+    command, name = option.split()
+    arguments = [command, f"{name}={value}"]
+    folder = dataset.path.parent
+    if command == "train":
+        arguments += ["--data", str(dataset.path), "--run", str(folder / "run")]
+    if command == "collect":
+        arguments += ["--out", str(folder / "new.h5")]
+    out, err = io.StringIO(), io.StringIO()
+    before, sys.argv = sys.argv, ["dtsn", *arguments]
+    code: object = 0
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            cli.main()
+    except SystemExit as exit:
+        code = exit.code
+    finally:
+        sys.argv = before
+    tried += 1
+    said = out.getvalue() + err.getvalue()
+    assert code == 2, said
+    assert "Traceback" not in said
+    words = [word.rstrip("s") for word in name.strip("-").split(".")]  # "unknown variant", "unknown solver"
+    assert any(word in said or word.replace("-", "_") in said for word in words), said
+    assert sorted(path.name for path in folder.iterdir() if path.name not in ("other.h5", "run")) == [
+        "data.h5"
+    ]

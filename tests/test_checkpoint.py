@@ -26,6 +26,7 @@ from dtsn import checkpoint
 from dtsn.checkpoint import (
     MAX_STATE_BYTES,
     CheckpointError,
+    best_checkpoint,
     checkpoints,
     flatten_optimizer,
     latest_checkpoint,
@@ -236,8 +237,9 @@ def test_nested_state_of_any_depth(tmp_path: Path) -> None:
 def test_state_is_bounded(tmp_path: Path) -> None:
     path = save(tmp_path)
     seal(path, {**load_state(path), "x": "y" * MAX_STATE_BYTES})
-    with pytest.raises(CheckpointError, match=f"state.json is larger than {MAX_STATE_BYTES} bytes"):
+    with pytest.raises(CheckpointError, match=f"state.json is larger than {MAX_STATE_BYTES} bytes") as error:
         load_state(path)
+    assert "unreadable" not in str(error.value)
 
 
 @pytest.mark.parametrize("version", [0, 2, 99, "1", None, [1]])
@@ -333,6 +335,84 @@ def test_prune_keeps_the_newest(keep: int, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "step-9", tmp_path / "mine")
     prune_checkpoints(tmp_path, keep)
     assert sorted(os.listdir(tmp_path)) == sorted(["mine", *(f"step-{step}" for step in steps[-keep:])])
+
+
+def damage(path: Path) -> None:
+    (path / "model.safetensors").write_bytes(b"garbage")
+
+
+def test_prune_never_deletes_the_only_sound_one(tmp_path: Path) -> None:
+    paths = [save(tmp_path, step) for step in (1, 2, 3, 4)]
+    for path in paths[1:]:
+        damage(path)
+    prune_checkpoints(tmp_path, 1)
+    assert latest_checkpoint(tmp_path) == paths[0]
+    damage(paths[0])
+    before = sorted(os.listdir(tmp_path))
+    prune_checkpoints(tmp_path, 1)
+    assert sorted(os.listdir(tmp_path)) == before  # nothing to rely on: nothing is deleted
+
+
+def test_prune_keeps_the_best_by_validation(tmp_path: Path) -> None:
+    assert best_checkpoint(tmp_path) is None
+    for step, score in ((1, 0.5), (2, 0.9), (3, 0.9), (4, 0.1), (5, None)):
+        state = {"step": step} | ({} if score is None else {"validation": score})
+        save_checkpoint(tmp_path / f"step-{step}", tensors(step), state)
+    prune_checkpoints(tmp_path, 1)
+    assert sorted(os.listdir(tmp_path)) == ["step-2", "step-5"]
+    assert best_checkpoint(tmp_path) == tmp_path / "step-2"
+    damage(tmp_path / "step-2")
+    assert best_checkpoint(tmp_path) is None
+
+
+def test_killed_while_a_step_is_saved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two renames, the old one stands in for the step."""
+    path = save(tmp_path, 5)
+    names = iter(["first", "second"])
+
+    class KilledError(BaseException):
+        pass
+
+    def rename(source: Path, target: Path) -> None:
+        if next(names) == "second":
+            raise KilledError
+        Path(source).replace(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename)
+        with pytest.raises(KilledError):
+            save(tmp_path, 5, content=99)
+    old = latest_checkpoint(tmp_path)
+    assert old is not None
+    assert not path.exists()
+    assert load(old)[1] == plain(tensors(5))
+    prune_checkpoints(tmp_path, 1)
+    assert latest_checkpoint(tmp_path) == old
+    save(tmp_path, 5, content=99)
+    prune_checkpoints(tmp_path, 1)
+    assert os.listdir(tmp_path) == ["step-5"]
+    assert load(path)[1] == plain(tensors(99))
+
+
+def test_saving_the_same_again_touches_nothing(tmp_path: Path) -> None:
+    path = save(tmp_path, 5)
+    before = path.stat().st_ino
+    save(tmp_path, 5)
+    assert path.stat().st_ino == before
+    damage(path)
+    save(tmp_path, 5)
+    assert load(path)[1] == plain(tensors(5))
+
+
+@each_file
+def test_what_is_no_file_is_not_read(name: str, tmp_path: Path) -> None:
+    """A pipe would wait, a device would go on for ever."""
+    path = save(tmp_path)
+    for make in (os.mkfifo, lambda place: os.symlink("/dev/zero", place)):
+        (path / name).unlink()
+        make(path / name)
+        with refused(path, name):
+            load(path)
 
 
 # --- a disk that fails -------------------------------------------------------------------------------

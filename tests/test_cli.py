@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,15 +14,22 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from dtsn import campaign, cli, evaluation
-from dtsn.campaign import Campaign, run_task
+from dtsn.campaign import SHOWN_LEVEL, Campaign, run_task
 from dtsn.checkpoint import latest_checkpoint
 from dtsn.collect import collect_navigation
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
-from dtsn.training import read_metrics
+from dtsn.data import Dataset
+from dtsn.doctor import packages
+from dtsn.envs.navigation import NavigationOptions, make_levels, observe
+from dtsn.inspection import read_search
+from dtsn.training import load_solver, read_metrics
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")
 QNET = ("--data", "data.h5", "--solver.name", "qnet", *SMALL)
@@ -92,7 +101,7 @@ def inside(
             ended = exit.code
         printed = capsys.readouterr()
         assert ended == code, printed
-        return printed.err if code == 2 else printed.out
+        return printed.err if code == 2 else printed.out + printed.err if code == 130 else printed.out
 
     return call
 
@@ -100,11 +109,48 @@ def inside(
 # --- help --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
-def test_help_shows_an_example(command: str, tmp_path: Path) -> None:
-    out = dtsn(tmp_path, command, "--help")
+EVERY_COMMAND = [*cli.COMMANDS, *(f"data {name}" for name in cli.DATA_COMMANDS)]
+
+
+@pytest.mark.parametrize("command", EVERY_COMMAND)
+def test_help_shows_an_example(command: str, inside: Callable[..., str]) -> None:
+    out = inside(*command.split(), "--help")
     assert f"Example: dtsn {command}" in out
     assert "__tyro" not in out
+
+
+HELP = """
+import contextlib, io, json, sys, time
+seconds = []
+for command in sys.argv[1:]:
+    import dtsn.cli
+    sys.argv = ["dtsn", *command.split(), "--help"]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        dtsn.cli.main()
+    seconds.append(time.process_time() - sum(seconds))
+slow = {"torch", "matplotlib", "PIL", "h5py", "minari", "fastapi", "uvicorn"} & set(sys.modules)
+print(json.dumps([seconds, sorted(slow)]))
+"""
+
+
+def test_help_does_not_wait(tmp_path: Path) -> None:
+    """Nothing heavy is imported, and no help takes a second of the processor, imports included."""
+    call = [sys.executable, "-c", HELP, *EVERY_COMMAND]
+    result = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
+    seconds, slow = json.loads(result.stdout)
+    assert not slow
+    assert len(seconds) == len(EVERY_COMMAND)
+    assert max(seconds) < 1.0
+
+
+@pytest.mark.parametrize("command", EVERY_COMMAND)
+def test_every_option_is_explained(command: str) -> None:
+    function = cli.DATA_COMMANDS[command[5:]] if command.startswith("data ") else cli.COMMANDS[command]
+    options = inspect.signature(function).parameters
+    explained = re.findall(
+        r"^    (\w+): \S", (inspect.getdoc(function) or "").partition("Args:")[2], re.MULTILINE
+    )
+    assert explained == list(options)
 
 
 def test_help_lists_the_commands(tmp_path: Path) -> None:
@@ -145,6 +191,144 @@ def test_train_and_eval(folder: Path, inside: Callable[..., str]) -> None:
     ]
 
 
+# --- looking into a search ---------------------------------------------------------------------------
+
+
+def test_plan(folder: Path, inside: Callable[..., str]) -> None:
+    out = inside("plan", "--out", "tree.json")
+    assert "dtsn, best first, 10 expansions; sample at temperature 1; level 2000003, 1 exit; step 0" in out
+    assert "best leaf" in out
+    assert out.endswith(" kB)\nnext: dtsn plan --state tree.json\n")
+    document = read_search(folder / "tree.json")
+    assert document["source"]["level"] == SHOWN_LEVEL
+
+    again = inside("plan", "--state", "tree.json", "--out", "copy.json")
+    assert again.splitlines()[:-2] == out.splitlines()[:-2]
+    assert read_search(folder / "copy.json") == document
+
+    inside("plan", "--state", "tree.json", "--iterations", "3", "--rule", "greedy", "--out", "new.json")
+    anew = read_search(folder / "new.json")
+    assert (anew["solver"]["iterations"], anew["solver"]["rule"]) == (3, "greedy")
+    assert anew["grid"] == document["grid"]
+
+
+def test_plan_draws_pictures(folder: Path, inside: Callable[..., str]) -> None:
+    assert "wrote tree.svg" in inside("plan", "--time", "2", "--iterations", "4", "--out", "tree.svg")
+    assert "wrote tree.png" in inside("plan", str(cli.shipped("qnet")), "--exits", "2", "--out", "tree.png")
+    assert ElementTree.parse(folder / "tree.svg").getroot().tag.endswith("svg")
+    with Image.open(folder / "tree.png") as picture:
+        assert picture.width > 1000
+
+
+def test_plan_of_an_observation(folder: Path, inside: Callable[..., str]) -> None:
+    start = make_levels([SHOWN_LEVEL], NavigationOptions(exits=1))
+    np.save("state.npy", observe(start.walls, start.goal, start.robot)[0])
+    out = inside("plan", "--state", "state.npy", "--rule", "greedy")
+    level = inside("plan", "--rule", "greedy")
+    assert out.splitlines()[1:] == level.splitlines()[1:]
+    assert "●" in out
+
+
+def test_play_shows_the_evaluated_episode(folder: Path, inside: Callable[..., str]) -> None:
+    solver = load_solver(cli.shipped("dtsn"))
+    cells = evaluation.trace_navigation(solver, SHOWN_LEVEL, NavigationOptions(exits=1))
+    out = inside("play", "--delay", "0")
+    assert out.count("step ") == len(cells) - 1
+    assert f"arrived after {len(cells) - 1} steps" in out
+    assert "nothing written\nnext: dtsn plan" in out
+
+    out = inside("play", "--delay", "0.1", "--out", "deep/episode.gif")
+    assert "wrote deep/episode.gif" in out
+    with Image.open(folder / "deep/episode.gif") as film:
+        assert film.n_frames == len(cells)
+    assert (folder / "deep/episode.gif").stat().st_size < 100_000
+
+
+def test_play_in_a_terminal(
+    folder: Path, inside: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    slept: list[float] = []
+    monkeypatch.setattr("dtsn.textview.time.sleep", slept.append)
+    out = inside("play", "--delay", "0.5")
+    assert f"arrived after {len(slept)} steps" in out
+    assert set(slept) == {0.5}
+    assert "\x1b[" in out
+
+
+# --- the machine and the data ------------------------------------------------------------------------
+
+
+def test_doctor(folder: Path, inside: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(folder.iterdir())
+    out = inside("doctor")
+    for finding in ("core packages", "torch 2.", "device", "threads", "shipped dtsn", "shipped qnet", "disk"):
+        assert finding in out
+    assert "the core works" in out
+    assert sorted(folder.iterdir()) == before
+
+    monkeypatch.setattr("dtsn.doctor.EXPECTED", {"dtsn": 51})
+    out = inside("doctor", code=1)
+    assert "bad     shipped dtsn" in out
+    assert "1 of the findings above must be mended" in out
+
+    monkeypatch.setattr("dtsn.doctor.PRETRAINED", folder)
+    assert "does not work" in inside("doctor", code=1)
+    assert "cannot write to" in inside("doctor", "--folder", "missing", code=1)
+
+
+def test_doctor_knows_the_extras() -> None:
+    lines = [
+        "rich<16,>=14",
+        "gone",
+        'minari[hdf5]<0.6,>=0.5.3; extra == "minari"',
+        "lost>=1; extra == 'viewer'",
+    ]
+    lines += ['dtsn[minari]; extra == "dev"', 'lost; python_version < "4" and extra == "viewer"']
+    findings = {finding.name: finding for finding in packages(lines)}
+    assert findings["core packages"].state == "bad"
+    assert "not installed: gone" in findings["core packages"].text
+    assert findings["extra minari"].state == "ok"
+    assert findings["extra viewer"].state == "missing"
+    assert findings["extra viewer"].text.endswith('; pip install "dtsn[viewer]"')
+    assert "extra dev" not in findings
+
+
+def test_data_goes_to_minari_and_back(
+    folder: Path, inside: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
+    out = inside("data", "info", "data.h5")
+    assert re.search(r"num episodes +20 *\n", out)
+    assert re.search(r"observations +\[\d+, 3, 20, 20\] uint8, checksum right", out)
+    assert "wrote 20 episodes" in inside("data", "export", "data.h5", "navigation/test-v0")
+    assert "already exists" in inside("data", "export", "data.h5", "navigation/test-v0", code=2)
+    inside("data", "import", "navigation/test-v0", "back.h5")
+    with Dataset("data.h5") as ours, Dataset("back.h5") as theirs:
+        for name in ("actions", "rewards", "q_values", "dones", "levels"):
+            np.testing.assert_array_equal(ours.array(name), theirs.array(name))
+        np.testing.assert_array_equal(ours.episode(7).observations, theirs.episode(7).observations)
+    assert "back.h5: already exists" in inside("data", "import", "navigation/test-v0", "back.h5", code=2)
+    assert "missing/data-v0" in inside("data", "import", "missing/data-v0", "new.h5", code=2)
+
+
+def test_damaged_data_is_noticed(folder: Path, inside: Callable[..., str]) -> None:
+    content = bytearray((folder / "data.h5").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "bad.h5").write_bytes(content)
+    assert "bad.h5" in inside("data", "info", "bad.h5", code=2)
+
+
+def test_data_alone_says_what_there_is(inside: Callable[..., str]) -> None:
+    assert all(name in inside("data") for name in cli.DATA_COMMANDS)
+
+
+def test_best_by_validation(folder: Path, inside: Callable[..., str]) -> None:
+    train = ("train", *QNET, "--steps", "4", "--checkpoint-every", "2", "--run", "run")
+    out = inside(*train, "--validate-levels", "3")
+    assert "best by validation: run/checkpoints/step-" in out
+
+
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     for _ in range(6000):
         if condition():
@@ -156,11 +340,11 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 
 def test_interrupt_saves_and_resumes(folder: Path) -> None:
-    train = ("train", *QNET, "--steps", "100000", "--checkpoint-every", "5", "--run", "run", "--resume")
+    train = ("train", *QNET, "--steps", "100000", "--checkpoint-every", "5", "--run", "run")
     stopped = []
     for _ in range(2):
         first = stopped[-1] if stopped else 0
-        process = start(folder, *train)
+        process = start(folder, *train, *(["--resume"] if stopped else []))
         wait_for(lambda: newest(folder / "run") > first, process)  # noqa: B023
         process.send_signal(signal.SIGINT)
         out, err = finish(process)
@@ -193,12 +377,44 @@ def test_interrupt_before_the_first_step_claims_no_checkpoint(
 # --- what it refuses ---------------------------------------------------------------------------------
 
 MISTAKES = {
-    "unknown command": (("trian",), "train"),
+    "resume of nothing": (("train", *QNET, "--run", "typo", "--resume"), "typo holds no run to resume"),
+    "no validation levels": (("train", *QNET, "--run", "run", "--validate-levels", "-1"), "levels must be"),
+    "unknown command": (("trian",), "did you mean 'train'?"),
+    "unknown data command": (("data", "infoo"), "did you mean 'info'?"),
+    "no such command": (("frobnicate",), "choose one of collect, "),
+    "plan into what?": (("plan", "--out", "tree.txt"), "out must end in .svg, .png or .json, got tree.txt"),
+    "plan too long": (("plan", "--iterations", "1001"), "iterations must be at most 1000, got 1001"),
+    "plan of nothing": (("plan", "--iterations", "0"), "act_iterations must be at least 1"),
+    "plan at no temperature": (("plan", "--temperature", "0"), "temperature must be positive"),
+    "plan after the end": (("plan", "--time", "150"), "where the episode ends, got 150"),
+    "plan of no level": (("plan", "--level", "-1"), "seeds must not be negative"),
+    "plan without lines": (("plan", "--lines", "0"), "lines must be at least 1"),
+    "plan by a wrong rule": (("plan", "--rule", "best"), "epsilon_greedy"),
+    "picture too large": (
+        ("plan", "--iterations", "400", "--out", "t.svg"),
+        "too large to draw, at most 1500",
+    ),
+    "no state": (("plan", "--state", "missing.json"), "missing.json: no such file"),
+    "no array": (("plan", "--state", "missing.npy"), "missing.npy"),
+    "state of garbage": (("plan", "--state", "garbage.json"), "garbage.json: not JSON"),
+    "array of garbage": (("plan", "--state", "garbage.npy"), "garbage.npy: not an array"),
+    "array of another shape": (
+        ("plan", "--state", "small.npy"),
+        "small.npy: must have shape (3, 20, 20), got (2,)",
+    ),
+    "state of what?": (("plan", "--state", "garbage.h5"), "state must end in .json or .npy"),
+    "play into what?": (("play", "--out", "film.mp4"), "out must end in .gif, got film.mp4"),
+    "play backwards": (("play", "--delay", "-1"), "delay must be from 0 to 60 seconds, got -1"),
+    "play with no run": (("play", "missing"), "missing is neither a checkpoint nor a run folder"),
+    "export of no run": (("export",), "runs/dtsn-0 is neither a checkpoint nor a run folder"),
+    "no data to look at": (("data", "info"), "data/navigation.h5: no such file; dtsn collect makes it"),
+    "garbage to look at": (("data", "info", "garbage.h5"), "garbage.h5"),
+    "garbage to export": (("data", "export", "garbage.h5"), "garbage.h5"),
     "no command": ((), "collect"),
     "unknown option": (("train", "--solver.nam", "qnet"), "--solver.name"),
     "unknown solver": (("train", "--solver.name", "qnett"), "did you mean 'qnet'"),
     "unknown encoder": (("train", "--network.encoder", "gird"), "grid"),
-    "unknown variant": (("reproduce", "--variants", "dtsnn"), "dtsn"),
+    "unknown variant": (("reproduce", "--variants", "dtsnn"), "did you mean 'dtsn'?"),
     "negative steps": (("train", "--steps", "-3"), "steps must be at least 1, got -3"),
     "steps of no number": (("train", "--steps", "many"), "many"),
     "no episodes": (("collect", "--out", "new.h5", "--episodes", "0"), "episodes is 0"),
@@ -226,7 +442,9 @@ MISTAKES = {
 def test_mistakes_are_explained(
     mistake: str, folder: Path, inside: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "garbage.h5").write_bytes(b"garbage" * 1000)
+    for suffix in ("h5", "json", "npy"):
+        (folder / f"garbage.{suffix}").write_bytes(b"garbage" * 1000)
+    np.save(folder / "small.npy", np.zeros(2))
 
     def started(*_: object, **__: object) -> None:
         raise AssertionError("runs are started before their settings are checked")
@@ -257,6 +475,16 @@ def test_eval_of_what_cannot_be_played(inside: Callable[..., str], monkeypatch: 
         assert explanation in inside("eval", "run", *changes, code=2)
 
 
+def test_interrupts_are_explained(inside: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dtsn.evaluation.evaluate_navigation", interrupted)
+    monkeypatch.setattr("dtsn.inspection.describe_navigation", interrupted)
+    for command in ("eval", "plan", "play", "demo"):
+        assert "the same command again starts anew" in inside(command, code=130)
+
+
 # --- the paper's tables ------------------------------------------------------------------------------
 
 TABLES = ("reproduce", "--variants", "qnet", "--seeds", "1", "--steps", "4", "--levels", "20")
@@ -276,6 +504,7 @@ def test_reproduce(tmp_path: Path) -> None:
         "dtsn reproduce --variants qnet"
     )
     files = [*rows, curve, *(tmp_path / "runs/navigation/qnet/seed-0/checkpoints").glob("*/*")]
+    files.append(results / "meta.json")
     times = {path: path.stat().st_mtime_ns for path in files}
     assert "0 of 1 runs to do" in dtsn(tmp_path, *TABLES)
     assert {path: path.stat().st_mtime_ns for path in files} == times
@@ -336,6 +565,19 @@ def test_rows_of_fewer_levels_do_not_pass_for_the_table(small_campaign: Campaign
     run_task(small_campaign, "qnet", 0)
     assert small_campaign.missing("qnet", 0) == []
     assert replace(small_campaign, levels=10).missing("qnet", 0) != []
+
+
+def test_rows_of_other_steps_do_not_pass_for_the_table(
+    small_campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_task(small_campaign, "qnet", 0)
+    longer = replace(small_campaign.config("qnet", 0), steps=8)
+    monkeypatch.setattr(Campaign, "config", lambda *_: longer)
+    with pytest.raises(ValueError, match="rows of qnet seed 0 after 4 steps, not 8: use --steps"):
+        small_campaign.missing("qnet", 0)
+    (small_campaign.results / "curves/qnet/seed-0.csv").write_text("step,loss\nmany,0\n")
+    with pytest.raises(ValueError, match=r"seed-0\.csv is damaged"):
+        small_campaign.missing("qnet", 0)
 
 
 def test_damaged_rows_are_made_anew(small_campaign: Campaign) -> None:

@@ -1,7 +1,13 @@
-"""Collected data: shortest ways through distinct levels of the split."""
+"""Collected data: shortest ways through Navigation's levels, successful episodes of Procgen."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import gymnasium as gym
@@ -9,9 +15,13 @@ import numpy as np
 import pytest
 
 import dtsn.envs  # noqa: F401 (registers the environments)
-from dtsn.collect import collect_navigation
-from dtsn.data import Dataset
+from dtsn import cli, collect
+from dtsn.collect import collect_navigation, collect_procgen
+from dtsn.config import PPG_CPU
+from dtsn.data import Dataset, DatasetError
 from dtsn.envs.navigation import SPLITS, NavigationOptions, make_levels
+from dtsn.envs.procgen import ProcgenOptions
+from dtsn.experts.ppg import load_expert, train_expert
 from dtsn.experts.value_iteration import optimal_q, optimal_steps, optimal_values
 
 EPISODES = 300
@@ -101,3 +111,137 @@ def test_bad_requests_are_refused(tmp_path: Path, change: dict[str, object]) -> 
     name = next(iter(change))
     with pytest.raises(ValueError, match=f"{name} is"):
         collect_navigation(tmp_path / "d.h5", **change)  # type: ignore[arg-type]
+
+
+# --- Procgen -----------------------------------------------------------------------------------------
+
+GAME = ProcgenOptions("leaper")  # one random episode in five is successful, and they are short
+
+
+@pytest.fixture(scope="module")
+def successes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return collect_procgen(tmp_path_factory.mktemp("procgen") / "d.h5", GAME, None, episodes=4)
+
+
+def test_only_successful_episodes_are_kept(successes: Path) -> None:
+    with Dataset(successes) as dataset:
+        assert dataset.num_episodes == dataset.array("dones").sum() == 4
+        ends = dataset.array("episode_ends")
+        assert (dataset.array("rewards")[ends - 1] == 10).all()  # the far side was reached
+        assert (dataset.array("q_values") == 10).all()
+        assert dataset.header["provenance"]["keep"] == "successful"
+        assert len(set(dataset.array("levels"))) == 4
+        env = gym.make(dataset.header["env_id"], **dataset.header["env_options"])
+        episode = dataset.episode(1)
+        frames = [env.reset(options={"level": episode.level})[0]]
+        frames += [env.step(int(action))[0] for action in episode.actions]
+        np.testing.assert_array_equal(frames, episode.observations)
+    assert not list(successes.parent.glob(".*"))  # nothing is left behind
+
+
+def test_an_interrupted_collection_ends_as_if_it_had_not_been(successes: Path, tmp_path: Path) -> None:
+    path, ended = tmp_path / "d.h5", 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal ended
+        ended += 1
+        if ended in (3, 9):
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            collect_procgen(path, GAME, None, episodes=4, progress=interrupt)
+        assert not path.exists()
+    parts = tmp_path / ".d.h5.parts"
+    with (parts / "rejected.txt").open("a") as file:
+        file.write("12")  # half a line
+    (parts / ".episode-000000001.h5.12345678.tmp").touch()
+    with pytest.raises(DatasetError, match="other settings"):
+        collect_procgen(path, GAME, None, episodes=4, seed=1)
+    collect_procgen(path, GAME, None, episodes=4, progress=interrupt)
+    with Dataset(path) as one, Dataset(successes) as other:
+        assert one.header == other.header  # and so the checksums
+    assert not parts.exists()
+
+
+def test_all_episodes_may_be_kept_with_discounted_returns(tmp_path: Path) -> None:
+    path = collect_procgen(tmp_path / "d.h5", GAME, None, episodes=12, keep="all", num_levels=5, discount=0.5)
+    with Dataset(path) as dataset:
+        assert dataset.num_episodes == 12
+        assert set(dataset.array("levels")) <= set(range(5))
+        before = dataset.array("q_values")[dataset.array("episode_ends") - 2]
+        assert set(before) == {0, 5}  # some were successful, some not
+
+
+def test_hopeless_collections_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "HOPELESS", 3)
+    starpilot = ProcgenOptions("starpilot")
+    with pytest.raises(ValueError, match=r"none of the first 3 episodes of starpilot .easy. was"):
+        collect_procgen(tmp_path / "d.h5", starpilot, None, episodes=1)
+
+
+def test_experts_play_their_own_game(tmp_path: Path) -> None:
+    tiny = {"num_envs": 4, "rollout": 4, "minibatches": 1, "latent": 8, "steps": 16}
+    config = dataclasses.replace(PPG_CPU, game="leaper", **tiny)
+    list(train_expert(tmp_path / "run", config))
+    expert = load_expert(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"plays leaper .easy., not coinrun .easy."):
+        collect_procgen(tmp_path / "d.h5", ProcgenOptions("coinrun"), expert)
+    path = collect_procgen(tmp_path / "d.h5", GAME, expert, episodes=2, keep="all")
+    with Dataset(path) as dataset:
+        assert dataset.header["provenance"]["expert"] == {"steps": 16, "sha256": expert.sha256}
+    with pytest.raises(DatasetError, match="already exists"):
+        collect_procgen(path, GAME, expert)
+
+
+@pytest.mark.parametrize(
+    "change", [{"episodes": 0}, {"seed": -1}, {"keep": "best"}, {"num_levels": -1}, {"discount": 2.0}]
+)
+def test_bad_procgen_requests_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(change))} is"):
+        collect_procgen(tmp_path / "d.h5", GAME, None, **change)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["dtsn", *arguments])
+    try:
+        cli.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def test_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = ("--num-envs", "4", "--rollout", "4", "--minibatches", "1", "--latent", "8", "--steps", "32")
+    assert run_cli(monkeypatch, "expert", "procgen", "--game", "leaper", *sizes) == 0
+    assert run_cli(monkeypatch, "expert", "procgen", "--game", "leaper", *sizes) == 2
+    assert "--resume" in capsys.readouterr().err
+    again = (*sizes[:-1], "48", "--resume")
+    assert run_cli(monkeypatch, "expert", "procgen", "--game", "leaper", *again) == 0
+    assert "dtsn collect procgen --game leaper" in capsys.readouterr().out
+    some = ("--episodes", "2", "--keep", "all")
+    assert run_cli(monkeypatch, "collect", "procgen", "--game", "leaper", *some) == 0
+    assert Dataset("data/leaper.h5").num_episodes == 2
+    assert run_cli(monkeypatch, "collect", "procgen", "--game", "leper", "--policy", "random") == 2
+    assert "did you mean 'leaper'" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "collect", "procgen", "--game", "coinrun") == 2
+    assert "runs/expert-coinrun" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_killed_collection_goes_on(successes: Path, tmp_path: Path) -> None:
+    asked = f"collect procgen --game leaper --policy random --episodes 4 --out {tmp_path / 'd.h5'}"
+    command = [sys.executable, "-m", "dtsn.cli", *asked.split()]
+    process = subprocess.Popen(command)
+    while not list(tmp_path.glob(".d.h5.parts/episode-*.h5")) and process.poll() is None:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "d.h5").exists()
+    subprocess.run(command, check=True)
+    with Dataset(tmp_path / "d.h5") as one, Dataset(successes) as other:
+        assert one.header == other.header

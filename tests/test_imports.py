@@ -20,6 +20,7 @@ FORBIDDEN: dict[str, set[str]] = {
     "dtsn.search": {"dtsn.*"},  # a world model is only a protocol
     "dtsn.losses": {"dtsn.*"},
     "dtsn.networks": {"dtsn.*"},
+    "dtsn.path_encoder": {"dtsn.*"},
     "dtsn.world_model": {"dtsn.search", "dtsn.envs", "dtsn.data"},
     "dtsn.solvers": {"dtsn.envs", "dtsn.data", "dtsn.training"},
     "dtsn.envs": {"dtsn.*", "torch"},
@@ -29,13 +30,17 @@ FORBIDDEN: dict[str, set[str]] = {
     "dtsn.training": {"dtsn.envs", "dtsn.cli"},
     "dtsn.checkpoint": {"dtsn.envs", "dtsn.cli"},
     "dtsn.evaluation": {"dtsn.losses", "dtsn.training"},
+    "dtsn.inspection": {"dtsn.losses", "dtsn.training", "dtsn.data", "dtsn.cli", "dtsn.plots"},
+    "dtsn.terminal": {"dtsn.cli", "torch"},
+    "dtsn.textview": {"dtsn.cli", "torch"},
     "dtsn.report": {"torch"},
     "dtsn.plots": {"torch"},
+    "dtsn.viewer": {"dtsn.cli", "dtsn.data", "dtsn.losses"},  # shows what others compute
 }
 ALLOWED = {
     "dtsn.search": {"dtsn.config"},
     "dtsn.losses": {"dtsn.config"},
-    "dtsn.networks": {"dtsn.config", "dtsn.world_model"},
+    "dtsn.networks": {"dtsn.config", "dtsn.path_encoder", "dtsn.world_model"},
     "dtsn.envs": {"dtsn.envs"},
 }
 

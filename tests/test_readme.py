@@ -11,7 +11,11 @@ from pathlib import Path
 README = (Path(__file__).parent.parent / "README.md").read_text()
 SMALL_NETWORK = "--network.latent 8 --network.hidden 16"
 SMALL = {
+    "plan": "",
+    "play": "--delay 0",
+    "doctor": "",
     "collect": "--episodes 20",
+    "data": "",
     "train": f"--steps 4 --batch-size 8 {SMALL_NETWORK}",
     "eval": "--levels 10",
     "reproduce": "--variants qnet --seeds 1 --steps 2 --levels 10 --validate-every 2 --jobs 1",
@@ -31,7 +35,7 @@ def test_python_blocks_run() -> None:
 
 def test_commands_run(tmp_path: Path) -> None:
     commands = re.findall(r"^dtsn (.*?)\s*(?:#.*)?$", "\n".join(blocks("sh")), re.MULTILINE)
-    assert [command.split()[0] for command in commands] == list(SMALL)
+    assert list(dict.fromkeys(command.split()[0] for command in commands)) == list(SMALL)
     for command in commands:
         small = shlex.split(SMALL[command.split()[0]])
         call = [sys.executable, "-m", "dtsn.cli", *shlex.split(command), *small]
@@ -50,3 +54,8 @@ def test_links_lead_somewhere() -> None:
     root = Path(__file__).parent.parent
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (root / target).exists(), target
+
+
+def test_pictures_are_small() -> None:
+    figures = Path(__file__).parent.parent / "docs/figures"
+    assert sum((figures / name).stat().st_size for name in ("episode.gif", "plan.png")) < 300_000

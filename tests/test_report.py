@@ -179,7 +179,7 @@ def test_tables_are_well_formed(opposite: bool) -> None:
     assert ("opposite sides" in page) == opposite
     blocks = [block.splitlines() for block in page.split("\n\n")]
     tables = [block for block in blocks if block[0].startswith("|")]
-    assert len(tables) == 7 + 2 * opposite
+    assert len(tables) == 8 + 2 * opposite
     for table in tables:
         assert len(table) >= 3
         assert set(table[1]) == set("| -")

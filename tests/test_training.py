@@ -8,7 +8,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -21,6 +20,7 @@ import torch
 from dtsn import solvers
 from dtsn.checkpoint import (
     CheckpointError,
+    best_checkpoint,
     checkpoints,
     latest_checkpoint,
     load_state,
@@ -33,6 +33,7 @@ from dtsn.data import Dataset
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS
 from dtsn.losses import LossTerms
+from dtsn.run_lock import RunInUseError
 from dtsn.solvers import Solver
 from dtsn.training import (
     DivergedError,
@@ -213,7 +214,7 @@ def test_resumed_run_is_the_uninterrupted_one(
     name: str, dataset: Dataset, whole: Whole, tmp_path: Path
 ) -> None:
     for stop in (1, 3, 4, 7):  # before, at and after checkpoints and the end of the warm-up
-        assert train(tmp_path, dataset, of(name), resume=True, stop=stop).step == stop
+        assert train(tmp_path, dataset, of(name), resume=stop > 1, stop=stop).step == stop
         assert latest_checkpoint(tmp_path / "checkpoints") == tmp_path / f"checkpoints/step-{stop}"
     train(tmp_path, dataset, of(name), resume=True)
     assert outcome(tmp_path) == outcome(whole(name))
@@ -253,42 +254,6 @@ def test_interrupt_in_the_middle_of_a_step(
             train(tmp_path, dataset)
     train(tmp_path, dataset, resume=True)
     assert outcome(tmp_path) == outcome(whole("dtsn"))
-
-
-LONG = replace(CONFIG, steps=30, checkpoint_every=2)
-KILLED = """
-import multiprocessing, random, signal, sys
-from pathlib import Path
-import torch.utils.tensorboard
-import test_training
-from dtsn.data import Dataset
-
-def work(seconds):
-    signal.setitimer(signal.ITIMER_PROF, seconds)  # of the processor: the same on a busy machine
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the end, as sudden as SIGKILL
-    test_training.train(Path(sys.argv[1]), Dataset(sys.argv[2]), test_training.LONG, resume=True)
-
-torch.set_num_threads(1)
-ends, patience, rng = [], 0.1, random.Random(0)
-while not ends or ends[-1] == -signal.SIGPROF:
-    process = multiprocessing.get_context("fork").Process(target=work, args=(rng.uniform(0.01, patience),))
-    process.start()
-    process.join()
-    ends.append(process.exitcode)
-    patience *= 1.2
-print(ends[-1], len(ends))
-"""
-
-
-def test_killed_again_and_again(dataset: Dataset, tmp_path: Path) -> None:
-    train(tmp_path / "whole", dataset, LONG)
-    command = [sys.executable, "-c", KILLED, tmp_path / "killed", dataset.path]
-    killed = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    exitcode, attempts = killed.stdout.split() or pytest.fail(killed.stderr)
-    assert exitcode == "0", killed.stderr
-    assert int(attempts) > 2
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
-    assert len(os.listdir(tmp_path / "killed/checkpoints")) == LONG.keep_checkpoints  # no leftovers
 
 
 def test_metrics_after_the_checkpoint_are_made_anew(dataset: Dataset, whole: Whole, tmp_path: Path) -> None:
@@ -359,6 +324,85 @@ def test_resume_with_other_observations(started: Path, tmp_path: Path) -> None:
         train(started, small, QNET, resume=True)
 
 
+def test_resume_with_other_data(started: Path, dataset: Dataset, tmp_path: Path) -> None:
+    before = contents(started)
+    with (
+        Dataset(collect_navigation(tmp_path / "other.h5", episodes=20, seed=1)) as other,
+        pytest.raises(CheckpointError, match=r"was trained on other data .*use the same data set"),
+    ):
+        train(started, other, QNET, resume=True)
+    assert contents(started) == before
+    same = collect_navigation(tmp_path / "same.h5", episodes=20)  # elsewhere, at another time
+    shutil.copytree(started, tmp_path / "run")
+    with Dataset(same) as data:
+        train(tmp_path / "run", data, QNET, resume=True)
+
+
+def test_resume_of_nothing(dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="typo holds no run to resume"):
+        train(tmp_path / "typo", dataset, QNET, resume=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_kept_may_change(dataset: Dataset, whole: Whole, tmp_path: Path) -> None:
+    train(tmp_path, dataset, stop=2)
+    changed = replace(CONFIG, checkpoint_every=2, keep_checkpoints=1, on_nan="skip")
+    train(tmp_path, dataset, changed, resume=True)
+    weights = [outcome(run)["model.safetensors"] for run in (tmp_path, whole("dtsn"))]
+    assert weights[0] == weights[1]
+
+
+def test_a_folder_is_one_run_at_a_time(dataset: Dataset, tmp_path: Path) -> None:
+    steps = train_run(tmp_path, make(dataset, QNET), dataset)
+    next(steps)
+    with pytest.raises(RunInUseError, match=rf"{tmp_path} is in use by process {os.getpid()} on .* since 2"):
+        train_run(tmp_path, make(dataset, QNET), dataset, resume=True)
+    steps.close()  # type: ignore[attr-defined]
+    assert not (tmp_path / ".lock").exists()
+    (tmp_path / ".lock").write_text('{"pid": 1}')  # of a process that was killed
+    train(tmp_path, dataset, QNET, resume=True)
+    assert not (tmp_path / ".lock").exists()
+
+
+# --- validation --------------------------------------------------------------------------------------
+
+SCORES = {3: 0.9, 6: 0.2, 8: 0.5}
+
+
+def test_best_checkpoint_is_kept(dataset: Dataset, whole: Whole, tmp_path: Path) -> None:
+    config = replace(CONFIG, keep_checkpoints=1)
+    trainer = make(dataset, config)
+    steps = train_run(tmp_path, trainer, dataset, validate=lambda _: SCORES[trainer.step])
+    shown = {row["step"]: row["validation"] for row in steps if "validation" in row}
+    assert shown == SCORES
+    folder = tmp_path / "checkpoints"
+    assert [path.name for path in checkpoints(folder)] == ["step-3", "step-8"]
+    assert best_checkpoint(folder) == folder / "step-3"
+    for name in ("model.safetensors", "metrics.jsonl"):  # scoring changes nothing
+        assert outcome(tmp_path)[name] == outcome(whole("dtsn"))[name]
+
+
+def test_stopped_while_validating(dataset: Dataset, tmp_path: Path) -> None:
+    """The step is saved without a score, and scored when the run goes on."""
+
+    def interrupted(_: Solver) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(train_run(tmp_path, make(dataset, QNET), dataset, validate=interrupted))
+    folder = tmp_path / "checkpoints"
+    assert latest_checkpoint(folder) == folder / "step-3"
+    assert best_checkpoint(folder) is None
+    list(train_run(tmp_path, make(dataset, QNET), dataset, resume=True, validate=lambda _: 1.0))
+    assert best_checkpoint(folder) == folder / "step-3"
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf])
+def test_score_that_is_no_number(score: float, dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"step 3: validate gave {score}"):
+        list(train_run(tmp_path, make(dataset, QNET), dataset, validate=lambda _: score))
+
+
 # --- what goes wrong ---------------------------------------------------------------------------------
 
 
@@ -398,6 +442,18 @@ def test_nan_gradient_changes_no_weight(dataset: Dataset) -> None:
         next(trainer.run(dataset))
     assert trainer.step == 0
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.solver.parameters(), strict=True))
+
+
+def test_skipped_steps_change_nothing_but_end(dataset: Dataset, tmp_path: Path) -> None:
+    trainer = make(dataset, replace(QNET, on_nan="skip", steps=20))
+    before = [p.clone() for p in trainer.solver.parameters()]
+    next(trainer.solver.world_model.parameters()).register_hook(lambda gradient: gradient * math.nan)
+    rows = []
+    with pytest.raises(DivergedError, match=r"step 11 after 10 skipped steps: .*diverged"):
+        rows.extend(train_run(tmp_path, trainer, dataset))
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.solver.parameters(), strict=True))
+    assert len(os.listdir(tmp_path / "diverged")) == 10
+    assert load_state(tmp_path / "checkpoints/step-9")["skips"] == 9
 
 
 @pytest.mark.parametrize("rate", [1e20, 1e37])

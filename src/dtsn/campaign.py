@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import gzip
 import io
 import json
+import math
 import os
 import platform
-import subprocess
 import sys
 import time
 import zlib
@@ -21,6 +22,7 @@ import dtsn
 from dtsn.config import TrainConfig
 from dtsn.envs.navigation import SPLITS
 from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS
+from dtsn.processes import Job, run_jobs
 
 VALIDATION_LEVELS = 500
 SHOWN_LEVEL = 2_000_003  # of the test split: its way out is not the way to the goal
@@ -39,8 +41,8 @@ class Campaign:
     """training runs of each of the four solvers, seeds 0 and up"""
     ablation_seeds: int = 1
     """training runs of every other variant"""
-    steps: int = NAVIGATION.steps
-    """optimiser steps of every run"""
+    steps: int | None = None
+    """optimiser steps of every run; each variant's own if not given"""
     levels: int = 10_000
     """test levels per scenario"""
     validate_every: int = 500
@@ -53,10 +55,15 @@ class Campaign:
     def __post_init__(self) -> None:
         for name in self.variants:
             if name not in NAVIGATION_VARIANTS:
-                raise ValueError(f"unknown variant {name!r}, choose from {', '.join(NAVIGATION_VARIANTS)}")
+                near = difflib.get_close_matches(name.lower(), NAVIGATION_VARIANTS, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(
+                    f"unknown variant {name!r}, choose from {', '.join(NAVIGATION_VARIANTS)}{hint}"
+                )
         for name in ("seeds", "ablation_seeds", "steps", "levels", "validate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         first, end = SPLITS["test"]
         if self.levels > end - first:
             raise ValueError(f"levels must be at most the {end - first} test levels, got {self.levels}")
@@ -71,23 +78,37 @@ class Campaign:
 
     def config(self, variant: str, seed: int) -> TrainConfig:
         """The training run of a task."""
-        return replace(NAVIGATION_VARIANTS[variant].config(seed), steps=self.steps)
+        config = NAVIGATION_VARIANTS[variant].config(seed)
+        return config if self.steps is None else replace(config, steps=self.steps)
 
     def rows_path(self, variant: str, seed: int, exits: int, iterations: int) -> Path:
         """Where the test rows of a run go."""
         return self.results / "rows" / variant / f"seed-{seed}" / f"exits-{exits}-T{iterations}.csv.gz"
 
+    def curve_path(self, variant: str, seed: int) -> Path:
+        """Where the learning curve of a run goes."""
+        return self.results / "curves" / variant / f"seed-{seed}.csv"
+
     def missing(self, variant: str, seed: int) -> list[tuple[int, int]]:
         """(exits, iterations) of the tests that a run still owes."""
         solver = NAVIGATION_VARIANTS[variant].solver
         tests = [(exits, t) for t in (solver.iterations, *_more(variant)) for exits in (2, 1)]
-        return [test for test in tests if _count_rows(self.rows_path(variant, seed, *test)) != self.levels]
+        counts = {test: _count_rows(self.rows_path(variant, seed, *test)) for test in tests}
+        trained = max(_Curve(self.curve_path(variant, seed)).steps(), default=None)
+        steps = self.config(variant, seed).steps
+        if max(counts.values()) > 0 and trained not in (None, steps):
+            raise ValueError(
+                f"{self.results} has rows of {variant} seed {seed} after {trained:.0f} steps, "
+                f"not {steps}: use --steps of that number or another --results folder"
+            )
+        return [test for test in tests if counts[test] != self.levels]
 
 
 def _count_rows(path: Path) -> int:
     """Episodes in a file of rows; 0 without one that can be read."""
     try:
-        return gzip.decompress(path.read_bytes()).count(b"\n") - 1
+        with gzip.open(path) as rows:
+            return sum(block.count(b"\n") for block in iter(lambda: rows.read(2**20), b"")) - 1
     except (OSError, EOFError, zlib.error):
         return 0
 
@@ -101,24 +122,18 @@ def run_campaign(campaign: Campaign, jobs: int = 2) -> Iterator[tuple[str, int, 
 
     Closing the generator stops the processes; each resumes from its last checkpoint the next time.
     """
-    waiting = [task for task in campaign.tasks() if campaign.missing(*task)]
-    running: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                task = waiting.pop(0)
-                running[task] = _start(campaign, *task)
-            for task, process in list(running.items()):
-                if process.poll() is not None:
-                    del running[task]
-                    log = _log_path(campaign, *task)
-                    yield (*task, "done" if process.returncode == 0 else f"failed, see {log}")
-            time.sleep(0.5)
-    finally:
-        for process in running.values():
-            process.terminate()
-        for process in running.values():
-            process.wait()
+    settings = json.dumps({**vars(campaign), "results": str(campaign.results), "runs": str(campaign.runs)})
+    waiting = {
+        (variant, seed): Job(
+            "dtsn.campaign",
+            (settings, variant, str(seed)),
+            campaign.runs / variant / f"seed-{seed}.log",
+        )
+        for variant, seed in campaign.tasks()
+        if campaign.missing(variant, seed)
+    }
+    for (variant, seed), outcome in run_jobs(waiting, jobs):
+        yield variant, seed, outcome
 
 
 def run_task(campaign: Campaign, variant: str, seed: int) -> None:
@@ -127,20 +142,19 @@ def run_task(campaign: Campaign, variant: str, seed: int) -> None:
 
     from dtsn.data import Dataset
     from dtsn.evaluation import evaluate_navigation, first_levels, write_rows
-    from dtsn.training import Trainer, load_solver, train_run
+    from dtsn.training import Trainer, has_run, load_solver, train_run
 
     torch.set_num_threads(1)
     row, run = NAVIGATION_VARIANTS[variant], campaign.runs / variant / f"seed-{seed}"
-    curve_path = campaign.results / "curves" / variant / f"seed-{seed}.csv"
     validation = first_levels("validation", VALIDATION_LEVELS)
     with Dataset(collect_data(campaign.runs, row.layout)) as dataset:
         trainer = Trainer(campaign.config(variant, seed), dataset.observation_shape, dataset.num_actions)
-        curve = _Curve(curve_path)
         started = time.monotonic()
-        steps = train_run(run, trainer, dataset, resume=True)
+        steps = train_run(run, trainer, dataset, resume=has_run(run))
+        curve = _Curve(campaign.curve_path(variant, seed), until=trainer.step)
         metrics: dict[str, float] | None = {}
         while metrics is not None:  # a run that was stopped while validating starts by making up for it
-            due = trainer.step % campaign.validate_every == 0 or trainer.step == campaign.steps
+            due = trainer.step % campaign.validate_every == 0 or trainer.step == trainer.config.steps
             if due and trainer.step and trainer.step not in curve.steps():
                 point = {}
                 for exits in (2, 1):
@@ -215,25 +229,34 @@ def write_meta(campaign: Campaign, command: str) -> None:
             "system": platform.system(),
             "cores": os.cpu_count(),
         },
-        "steps": campaign.steps,
+        "steps": {name: campaign.config(name, 0).steps for name in campaign.variants},
         "batch_size": NAVIGATION.batch_size,
         "levels": campaign.levels,
     }
+    from dtsn.checkpoint import replace_durably
+
     campaign.results.mkdir(parents=True, exist_ok=True)
-    (campaign.results / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+    replace_durably(campaign.results / "meta.json", (json.dumps(meta, indent=1) + "\n").encode())
 
 
 class _Curve:
-    """A learning curve: mean losses since the last point, and what was measured there."""
+    """A learning curve: mean losses since the last point, and what was measured there.
 
-    def __init__(self, path: Path):
+    Points after step ``until`` are left out: a run that goes on from there makes them anew.
+    """
+
+    def __init__(self, path: Path, until: float = math.inf):
         self.path = path
         self.rows: list[dict[str, float]] = []
         self.sums: dict[str, float] = {}
         self.count = 0
         if path.exists():
-            with path.open() as file:
-                self.rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+            try:
+                table = csv.DictReader(path.read_text().splitlines())
+                rows = [{k: float(v) for k, v in row.items() if v} for row in table]
+                self.rows = [row for row in rows if row["step"] <= until]
+            except (ValueError, KeyError, TypeError, csv.Error) as error:
+                raise ValueError(f"{path} is damaged ({error!r}): delete it or copy it again") from error
 
     def steps(self) -> set[float]:
         return {row["step"] for row in self.rows}
@@ -253,23 +276,10 @@ class _Curve:
         table = csv.DictWriter(text, names, lineterminator="\n")
         table.writeheader()
         table.writerows({name: f"{value:.6g}" for name, value in row.items()} for row in self.rows)
+        from dtsn.checkpoint import replace_durably
+
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(text.getvalue())
-
-
-def _log_path(campaign: Campaign, variant: str, seed: int) -> Path:
-    return campaign.runs / variant / f"seed-{seed}.log"
-
-
-def _start(campaign: Campaign, variant: str, seed: int) -> subprocess.Popen[bytes]:
-    """A process of its own with one thread: several such use a machine better than one with many threads."""
-    log = _log_path(campaign, variant, seed)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    settings = {**vars(campaign), "results": str(campaign.results), "runs": str(campaign.runs)}
-    arguments = [sys.executable, "-m", "dtsn.campaign", json.dumps(settings), variant, str(seed)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    with log.open("ab") as output:
-        return subprocess.Popen(arguments, stdout=output, stderr=output, env=environment)
+        replace_durably(self.path, text.getvalue().encode())
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 ``step-N/`` holds ``model.safetensors``, ``optimizer.safetensors`` (for resuming) and ``state.json`` with
 the format version, the configuration and the SHA-256 of every file. A folder without a valid
-``state.json`` is not a checkpoint.
+``state.json`` is not a checkpoint. ``.step-N.old`` is one while there is no ``step-N``: a step that is saved
+again has one of the two at every moment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -24,6 +26,7 @@ from torch import Tensor
 FORMAT = "dtsn-checkpoint"
 FORMAT_VERSION = 1
 MAX_STATE_BYTES = 1 << 20
+MAX_TENSOR_BYTES = 1 << 32
 
 
 class CheckpointError(ValueError):
@@ -33,22 +36,36 @@ class CheckpointError(ValueError):
 def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> Path:
     """Write ``{file stem: {name: tensor}}`` and ``state`` as ``folder``; complete, or not there at all."""
     partial = folder.with_name(f".{folder.name}.partial")
+    blobs = {
+        f"{stem}.safetensors": save_tensors({name: tensor.contiguous() for name, tensor in content.items()})
+        for stem, content in tensors.items()
+    }
+    digests = {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}
+    blobs["state.json"] = _sealed(
+        {"format": FORMAT, "format_version": FORMAT_VERSION, "files": digests, **state}
+    )
+    if _holds(folder, blobs["state.json"]):
+        return folder
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        digests = {}
-        for stem, content in tensors.items():
-            blob = save_tensors({name: tensor.contiguous() for name, tensor in content.items()})
-            digests[f"{stem}.safetensors"] = hashlib.sha256(blob).hexdigest()
-            write_durably(partial / f"{stem}.safetensors", blob)
-        header = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": digests, **state}
-        write_durably(partial / "state.json", _sealed(header))
+        for name, blob in blobs.items():
+            write_durably(partial / name, blob)
+        sync_folder(partial)
         _take_place(partial, folder)
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"cannot save {folder}: {error}; earlier checkpoints are untouched") from error
     return folder
+
+
+def _holds(folder: Path, sealed_state: bytes) -> bool:
+    """Whether a sound checkpoint with this very state, and so with these very tensors, is there already."""
+    try:
+        return _read(folder / "state.json", MAX_STATE_BYTES) == sealed_state and bool(verified_state(folder))
+    except CheckpointError:
+        return False
 
 
 def _take_place(new: Path, folder: Path) -> None:
@@ -69,18 +86,19 @@ def _take_place(new: Path, folder: Path) -> None:
 def load_state(folder: Path) -> dict[str, Any]:
     """The ``state.json`` of a checkpoint, verified."""
     path = folder / "state.json"
+    blob = _read(path, MAX_STATE_BYTES)
     try:
-        if path.stat().st_size > MAX_STATE_BYTES:
-            raise CheckpointError(f"{path} is larger than {MAX_STATE_BYTES} bytes: not a dtsn checkpoint")
-        state = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is missing or unreadable ({error}); use another checkpoint") from error
+        state = json.loads(blob)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not readable JSON ({error}); use another checkpoint") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path} does not belong to a dtsn checkpoint")
-    if state.get("format_version") != FORMAT_VERSION:
+    version = state.get("format_version")
+    if version != FORMAT_VERSION:
+        newer = isinstance(version, int) and version > FORMAT_VERSION
+        remedy = "upgrade dtsn" if newer else "use the dtsn version that wrote it"
         raise CheckpointError(
-            f"{path} has format version {state.get('format_version')!r}, this dtsn reads {FORMAT_VERSION}: "
-            "use the dtsn version that wrote it"
+            f"{path} has format version {version!r}, this dtsn reads {FORMAT_VERSION}: {remedy}"
         )
     seal = state.pop("sha256", None)
     try:
@@ -95,10 +113,7 @@ def load_state(folder: Path) -> dict[str, Any]:
 def load_tensors_of(folder: Path, stem: str, state: dict[str, Any]) -> dict[str, Tensor]:
     """The tensors of one file of a checkpoint, verified against its ``state``."""
     path = folder / f"{stem}.safetensors"
-    try:
-        blob = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
+    blob = _read(path, MAX_TENSOR_BYTES)
     if hashlib.sha256(blob).hexdigest() != state["files"].get(path.name):
         raise CheckpointError(f"{path} is damaged (checksum differs); use another checkpoint")
     try:
@@ -107,29 +122,79 @@ def load_tensors_of(folder: Path, stem: str, state: dict[str, Any]) -> dict[str,
         raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
 
 
+def _read(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file of bounded size: a pipe or a device could go on for ever."""
+    try:
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing or not a file; use another checkpoint")
+        if path.stat().st_size > limit:
+            raise CheckpointError(f"{path} is larger than {limit} bytes: not a dtsn checkpoint")
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+
+
+def verified_state(folder: Path) -> dict[str, Any]:
+    """The state of a checkpoint, all of whose files have been verified."""
+    state = load_state(folder)
+    for name in state["files"]:
+        load_tensors_of(folder, Path(name).stem, state)
+    return state
+
+
 def checkpoints(folder: Path) -> list[Path]:
     """The ``step-N`` folders below ``folder``, oldest first."""
-    found = [(int(match[1]), path) for path in folder.glob("step-*") if (match := _STEP.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    paths = [*folder.glob(".step-*.old"), *folder.glob("step-*")]  # the latter take the former's place
+    found = {int(match[1] or match[2]): path for path in paths if (match := _STEP.fullmatch(path.name))}
+    return [path for _, path in sorted(found.items())]
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint that verifies; damaged ones are passed over."""
     for path in reversed(checkpoints(folder)):
         try:
-            state = load_state(path)
-            for name in state["files"]:
-                load_tensors_of(path, Path(name).stem, state)
+            verified_state(path)
         except CheckpointError:
             continue
         return path
     return None
 
 
+def best_checkpoint(folder: Path) -> Path | None:
+    """The sound checkpoint with the highest validation score, the earliest of equals; None without scores."""
+    return _best(_sound(folder))
+
+
 def prune_checkpoints(folder: Path, keep: int) -> None:
-    """Delete all but the newest ``keep`` checkpoints, and what was left half-written."""
-    for path in [*checkpoints(folder)[:-keep], *folder.glob(".step-*.partial"), *folder.glob(".step-*.old")]:
+    """Delete what is older than the newest ``keep`` sound checkpoints, save the best by validation.
+
+    Damaged ones do not count, so the only sound one is never deleted. What was left half-written goes, too.
+    """
+    sound = _sound(folder)
+    if sound:
+        found, kept = checkpoints(folder), list(sound)[-keep:]
+        for path in found[: found.index(kept[0])]:
+            if path != _best(sound) and path.is_dir():
+                gone = folder / f".{path.name.strip('.')}.pruned"  # what is half deleted has another name
+                shutil.rmtree(gone, ignore_errors=True)
+                os.rename(path, gone)
+    leftovers = [path for end in ("partial", "pruned", "old") for path in folder.glob(f".step-*.{end}")]
+    for path in set(leftovers) - set(checkpoints(folder)):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _sound(folder: Path) -> dict[Path, float | None]:
+    """The checkpoints that verify, oldest first, with their validation scores."""
+    scores: dict[Path, float | None] = {}
+    for path in checkpoints(folder):
+        with contextlib.suppress(CheckpointError):
+            scores[path] = verified_state(path).get("validation")
+    return scores
+
+
+def _best(scores: dict[Path, float | None]) -> Path | None:
+    scored = {path: score for path, score in scores.items() if isinstance(score, (int, float))}
+    return max(scored, key=lambda path: scored[path]) if scored else None
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -143,9 +208,22 @@ def write_durably(path: Path, content: bytes) -> None:
 def replace_durably(path: Path, content: bytes) -> None:
     """Replace a file in one step: readers see the old content or the new, never a mixture."""
     partial = path.with_name(f".{path.name}.partial")
-    write_durably(partial, content)
-    partial.replace(path)
-    _sync_folder(path.parent)
+    try:
+        write_durably(partial, content)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(f"cannot write {path}: {error}") from error
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force a folder's entries to the disk: a rename is durable only then."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # --- optimiser state and random numbers as named tensors ---------------------------------------------
@@ -170,7 +248,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-_STEP = re.compile(r"step-(\d+)")
+_STEP = re.compile(r"step-(0|[1-9][0-9]*)|\.step-(0|[1-9][0-9]*)\.old")
 
 
 def _digest(state: dict[str, Any]) -> str:
@@ -180,11 +258,3 @@ def _digest(state: dict[str, Any]) -> str:
 def _sealed(state: dict[str, Any]) -> bytes:
     state = json.loads(json.dumps(state))  # as it will be read back
     return json.dumps({**state, "sha256": _digest(state)}, indent=1, sort_keys=True).encode()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

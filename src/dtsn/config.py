@@ -7,14 +7,33 @@ from __future__ import annotations
 
 import difflib
 import math
+import types
+import typing
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-EncoderName = Literal["auto", "mlp", "grid", "nature", "impala"]
+EncoderName = Literal["auto", "mlp", "grid", "paths", "nature", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
 Precision = Literal["float32", "bfloat16"]
 Augmentation = Literal["none", "grid_symmetries"]
 PlannerName = Literal["one_step", "full", "best_first"]
+OnNan = Literal["stop", "skip"]
+
+
+def check_types(config: Any) -> None:
+    """Refuse a field whose value is of another type than its annotation; an int will do for a float."""
+    for name, hint in typing.get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        allowed = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        kinds = [str if typing.get_origin(kind) is Literal else kind for kind in allowed]
+        if float in kinds:
+            kinds.append(int)
+        truth = isinstance(value, bool) and bool not in kinds  # an int to Python, a mistake here
+        if truth or not isinstance(value, tuple(kinds)):
+            names = " or ".join(dict.fromkeys(kind.__name__ for kind in kinds))
+            raise TypeError(f"{type(config).__name__}.{name} must be {names}, got {value!r}")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{type(config).__name__}.{name} must fit 64 bits, got {value}")
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,7 @@ class LossWeights:
     """REINFORCE term of the expected loss; 1 is the true gradient, 0 drops it"""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, weight in vars(self).items():
             if not 0 <= weight < float("inf"):
                 raise ValueError(f"loss weight {name} must be finite and not negative, got {weight}")
@@ -83,6 +103,7 @@ class SolverConfig:
     """α of the target encoder's moving average"""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.name not in SOLVERS:
             near = difflib.get_close_matches(str(self.name).lower(), SOLVERS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -105,7 +126,7 @@ class NetworkConfig:
     """The world model's modules."""
 
     encoder: EncoderName = "auto"
-    """mlp for vectors, grid for maps of 0/1 planes, nature (small) or impala (large) for frames"""
+    """mlp for vectors, grid or paths for maps of 0/1 planes, nature (small) or impala (large) for frames"""
     latent: int = 128
     """size of a vector latent, or channels of a map latent"""
     hidden: int = 128
@@ -120,6 +141,7 @@ class NetworkConfig:
     """factor on the value head's output: returns of tens are out of reach of a fresh network"""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("latent", "hidden"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -159,11 +181,14 @@ class TrainConfig:
     checkpoint_every: int = 500
     """steps between checkpoints"""
     keep_checkpoints: int = 2
-    """newest ones to keep"""
+    """newest ones to keep; with validation, the best one is kept as well"""
+    on_nan: OnNan = "stop"
+    """at a loss or gradient that is not finite: stop, or skip the step; its batch is kept for inspection"""
     seed: int = 0
     """of weights, data order, augmentation and search"""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("steps", "batch_size", "checkpoint_every", "keep_checkpoints"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -172,8 +197,118 @@ class TrainConfig:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.augment not in get_args(Augmentation):
             raise ValueError(f"augment must be one of {get_args(Augmentation)}, got {self.augment!r}")
+        if self.on_nan not in get_args(OnNan):
+            raise ValueError(f"on_nan must be one of {get_args(OnNan)}, got {self.on_nan!r}")
         for name in ("learning_rate", "gradient_clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must be finite and not negative, got {self.weight_decay}")
+
+
+@dataclass(frozen=True)
+class PPGConfig:
+    """Every number of a Phasic Policy Gradient run; the defaults are its paper's (Cobbe et al., 2020)."""
+
+    game: str = "coinrun"
+    """one of the 16 games of Procgen"""
+    mode: str = "easy"
+    """easy or hard, as the data of the D-TSN paper; some games have memory, exploration or extreme"""
+    num_levels: int = 0
+    """levels to learn on; 0: no limit"""
+    steps: int = 100_000_000
+    """environment steps in all"""
+    num_envs: int = 64
+    """episodes side by side"""
+    rollout: int = 256
+    """steps of each of them in an iteration"""
+    minibatches: int = 8
+    """of an iteration's steps"""
+    policy_iterations: int = 32
+    """N_π: iterations before an auxiliary phase"""
+    policy_epochs: int = 1
+    """E_π: passes over an iteration's steps for the policy"""
+    value_epochs: int = 1
+    """E_V: the same for the value network; a shared network takes the larger of the two for both"""
+    auxiliary_epochs: int = 6
+    """E_aux: passes over all steps of the phase"""
+    clone_weight: float = 1.0
+    """β_clone: keeps the policy where it is in an auxiliary phase"""
+    discount: float = 0.999
+    """γ"""
+    gae_lambda: float = 0.95
+    """λ of generalised advantage estimation"""
+    entropy_weight: float = 0.01
+    """of the policy's entropy"""
+    clip: float = 0.2
+    """how far a probability ratio may go"""
+    learning_rate: float = 5e-4
+    """of Adam"""
+    gradient_clip: float = math.inf
+    """largest norm of a gradient step; the paper does not clip"""
+    shared: bool = False
+    """one network for both: value errors reach its trunk in auxiliary phases only (half the cost)"""
+    encoder: Literal["nature", "impala"] = "impala"
+    """nature (small) or impala (large)"""
+    latent: int = 256
+    """features that the encoder hands to the heads"""
+    precision: Precision = "float32"
+    """of the encoder"""
+    checkpoint_every: int = 10
+    """iterations between checkpoints"""
+    keep_checkpoints: int = 2
+    """newest ones to keep"""
+    seed: int = 0
+    """of weights, levels and actions"""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("steps", "num_envs", "rollout", "minibatches", "policy_iterations", "policy_epochs",
+                     "value_epochs", "latent", "checkpoint_every", "keep_checkpoints"):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("num_levels", "auxiliary_epochs", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.batch % self.minibatches:
+            raise ValueError(
+                f"minibatches must divide num_envs · rollout = {self.batch}, got {self.minibatches}"
+            )
+        for name in ("discount", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        for name in ("clone_weight", "entropy_weight", "clip"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
+        if not 0 < self.learning_rate < math.inf or not self.gradient_clip > 0:
+            raise ValueError(
+                f"learning_rate must be positive and finite and gradient_clip positive, "
+                f"got {self.learning_rate} and {self.gradient_clip}"
+            )
+        for name, choices in (("encoder", ("nature", "impala")), ("precision", get_args(Precision))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+
+    @property
+    def batch(self) -> int:
+        """Environment steps of an iteration."""
+        return self.num_envs * self.rollout
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that make at least ``steps``."""
+        return -(-self.steps // self.batch)
+
+
+# What one core learns in minutes: a small shared network, short roll-outs, so many small updates and phases.
+PPG_CPU = PPGConfig(
+    steps=300_000,
+    rollout=64,
+    policy_iterations=16,
+    policy_epochs=3,
+    auxiliary_epochs=1,
+    shared=True,
+    encoder="nature",
+    precision="bfloat16",
+    gradient_clip=1.0,
+)

@@ -12,11 +12,13 @@ The file holds eight arrays, for F frames, S transitions (steps) and E episodes:
     levels       [E]       seed of the episode's level
 
 and a JSON header with its own checksum that says where the data came from and what each array hashes to.
+Before all that HDF5 knows of stands one line with the checksum of the rest of the file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -35,12 +37,14 @@ import torch
 
 from dtsn import __version__
 from dtsn.batch import Batch
+from dtsn.checkpoint import sync_folder
 
 Array = npt.NDArray[Any]
 Transform = Callable[[dict[str, Array], np.random.Generator], dict[str, Array]]
 
 FORMAT = "dtsn-dataset"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+UNSEALED_VERSION = 1  # without the first line; still read
 STEP_ARRAYS = {"actions": "<i4", "rewards": "<f4", "q_values": "<f4", "dones": "|u1", "frames": "<i8"}
 EPISODE_ARRAYS = {"episode_ends": "<i8", "levels": "<i8"}
 PLAIN_ARRAYS = STEP_ARRAYS | EPISODE_ARRAYS  # stored uncompressed: none can claim more than the file holds
@@ -57,6 +61,9 @@ HEADER_FIELDS = {
 CHUNK = 16  # frames compressed together
 BLOCK = 4 * CHUNK  # frames read together: s′ of the last one costs a fifth chunk, so longer blocks waste less
 MAX_DEFLATE_RATIO = 1032  # gzip cannot expand by more
+MAX_CHUNK_BYTES = 2**26  # HDF5 decodes a chunk at once
+MAX_HEADER_BYTES = 2**20
+SEAL_BYTES = 512  # room for the first line: the smallest user block that HDF5 allows
 _REMEDY = "the file is damaged or not a data set, so copy it again or collect it anew"
 
 
@@ -112,6 +119,12 @@ class DatasetWriter:
                 f"{self.path}: frames of {self._dtype}{list(self._shape)} cannot be stored; "
                 f"use a shape without zeros and one of {', '.join(OBSERVATION_DTYPES)}"
             )
+        self._chunk_bytes = CHUNK * math.prod(self._shape) * self._dtype.itemsize
+        if self._chunk_bytes > MAX_CHUNK_BYTES:
+            raise DatasetError(
+                f"{self.path}: frames of {self._dtype}{list(self._shape)} are too large; "
+                f"a frame may take {MAX_CHUNK_BYTES // CHUNK} bytes"
+            )
         self._header: dict[str, Any] = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -130,12 +143,16 @@ class DatasetWriter:
             ) from error
 
     def __enter__(self) -> DatasetWriter:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
-        chunk_bytes = CHUNK * math.prod(self._shape) * self._dtype.itemsize
-        # v110 checksums its metadata. The cache lets an unfinished chunk grow without being compressed anew.
-        self._file = h5py.File(self._temporary, "x", libver="v110", rdcc_nbytes=max(2**20, 2 * chunk_bytes))
-        try:
+        with self._cleaned_up():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # v110 checksums its metadata. The cache lets an unfinished chunk grow without being compressed
+            # anew.
+            cache = max(2**20, 2 * self._chunk_bytes)
+            self._sink = _Sink(self._temporary)
+            self._file = h5py.File(
+                self._sink, "w", libver="v110", userblock_size=SEAL_BYTES, rdcc_nbytes=cache
+            )
             self._file.create_dataset(
                 "observations",
                 shape=(0, *self._shape),
@@ -147,9 +164,6 @@ class DatasetWriter:
             )
             for name, dtype in PLAIN_ARRAYS.items():
                 self._file.create_dataset(name, shape=(0,), maxshape=(None,), dtype=dtype, chunks=(1024,))
-        except BaseException:
-            self._discard()
-            raise
         self._arrays = {name: self._file[name] for name in self._file}
         self._digests = {name: hashlib.sha256() for name in self._arrays}
         return self
@@ -157,11 +171,11 @@ class DatasetWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                self._finish()
-        finally:
+        if kind is not None:
             self._discard()
+            return
+        with self._cleaned_up():
+            self._finish()
 
     def add_episode(
         self, observations: Array, actions: Array, rewards: Array, terminated: bool, level: int
@@ -199,12 +213,14 @@ class DatasetWriter:
             "episode_ends": [start + steps],
             "levels": [level],
         }
-        for name, values in episode.items():
-            array = self._arrays[name]
-            values = np.ascontiguousarray(values, array.dtype)
-            array.resize(len(array) + len(values), axis=0)
-            array[-len(values) :] = values
-            self._digests[name].update(values.data)
+        with self._cleaned_up():
+            for name, values in episode.items():
+                array = self._arrays[name]
+                values = np.ascontiguousarray(values, array.dtype)
+                array.resize(len(array) + len(values), axis=0)
+                array[-len(values) :] = values
+                self._digests[name].update(values.data)
+            self._sink.check()
 
     def _finish(self) -> None:
         if not len(self._arrays["episode_ends"]):
@@ -214,15 +230,96 @@ class DatasetWriter:
         self._file.attrs["header"] = np.bytes_(header)
         self._file.attrs["header_sha256"] = np.bytes_(hashlib.sha256(header).hexdigest())
         self._file.close()
+        self._sink.check()
+        self._sink.close()
         with self._temporary.open("rb+") as file:
+            file.write(_seal(file).ljust(SEAL_BYTES, b"\0"))
+            file.flush()
             os.fsync(file.fileno())
         os.replace(self._temporary, self.path)
+        sync_folder(self.path.parent)
+
+    @contextmanager
+    def _cleaned_up(self) -> Iterator[None]:
+        """Leave nothing behind on an error; a disk that fails becomes a DatasetError that names the file."""
+        try:
+            yield
+        except BaseException as error:
+            self._discard()
+            if isinstance(error, (OSError, RuntimeError)):  # HDF5 raises either
+                raise DatasetError(
+                    f"{self.path}: cannot be written ({error}); nothing was changed"
+                ) from error
+            raise
 
     def _discard(self) -> None:
-        try:
+        if hasattr(self, "_file"):
             self._file.close()
-        finally:  # gone already if it took its place
-            self._temporary.unlink(missing_ok=True)
+        if hasattr(self, "_sink"):
+            self._sink.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+class _Sink:
+    """A file for HDF5 to write, on which no write fails: a failed one would break the process for good.
+
+    Once the disk refuses a write, this and all later ones are kept in memory instead, so that HDF5 can be
+    closed; `check` raises the error. They are few, as the writer checks after every episode.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb+", buffering=0)
+        self._place = self._end = 0
+        self._refused: list[tuple[int, bytes]] = []
+        self._error: OSError | None = None
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._place = offset + (self._end if whence == os.SEEK_END else 0)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        start, size = self._place, len(left)
+        try:
+            while left and self._error is None:
+                left = left[os.pwrite(self._file.fileno(), left, start + size - len(left)) :]
+        except OSError as error:
+            self._error = error
+        if left:
+            self._refused.append((start, bytes(data)))
+        self._place = start + size
+        self._end = max(self._end, self._place)
+        return size
+
+    def read(self, size: int) -> bytes:
+        content = bytearray(os.pread(self._file.fileno(), size, self._place).ljust(size, b"\0"))
+        for start, data in self._refused:
+            first, last = max(start, self._place), min(start + len(data), self._place + size)
+            if first < last:
+                content[first - self._place : last - self._place] = data[first - start : last - start]
+        self._place += size
+        return bytes(content)
+
+    def truncate(self, size: int) -> int:
+        try:
+            self._file.truncate(size)
+        except OSError as error:
+            self._error = self._error or error
+        self._end = size
+        return size
+
+    def flush(self) -> None:
+        pass
 
 
 class Dataset:
@@ -249,6 +346,7 @@ class Dataset:
                 self._check_contents()
                 if verify:
                     self._verify()
+                    self._verify_seal()
             except BaseException:
                 self._file.close()
                 raise
@@ -273,6 +371,11 @@ class Dataset:
     def close(self) -> None:
         """Close the file; batches that read from it end with an error."""
         self._file.close()
+
+    @property
+    def sha256(self) -> str:
+        """What the data hash to: the same for the same arrays, wherever and whenever they were written."""
+        return hashlib.sha256(_to_json(self.header["sha256"])).hexdigest()
 
     @property
     def num_transitions(self) -> int:
@@ -426,15 +529,20 @@ class Dataset:
             attribute = self._file.attrs.get_id(name)
             if attribute.shape != () or attribute.dtype.kind != "S":
                 raise DatasetError(f"{self.path}: {name} is not a text; {_REMEDY}")
+            if attribute.dtype.itemsize > MAX_HEADER_BYTES:
+                raise DatasetError(
+                    f"{self.path}: {name} takes {attribute.dtype.itemsize} bytes, more than "
+                    f"{MAX_HEADER_BYTES}; {_REMEDY}"
+                )
             texts.append(bytes(self._file.attrs[name]))
         header = json.loads(texts[0])
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise DatasetError(f"{self.path}: not a {FORMAT} file; give one that `DatasetWriter` wrote")
         version = header.get("format_version")
-        if version != FORMAT_VERSION:
+        if version not in (UNSEALED_VERSION, FORMAT_VERSION):
             raise DatasetError(
                 f"{self.path}: format version {version!r} cannot be read by dtsn {__version__}, which reads "
-                f"version {FORMAT_VERSION}; upgrade dtsn or collect the data anew"
+                f"versions {UNSEALED_VERSION} to {FORMAT_VERSION}; upgrade dtsn or collect the data anew"
             )
         if hashlib.sha256(texts[0]).hexdigest().encode() != texts[1]:
             raise DatasetError(f"{self.path}: the header differs from its checksum; {_REMEDY}")
@@ -469,6 +577,12 @@ class Dataset:
             raise DatasetError(
                 f"{self.path}: {name} claims {claimed} bytes, more than the file can hold; {_REMEDY}"
             )
+        chunk_bytes = math.prod(array.chunks or ()) * array.dtype.itemsize
+        if compressed and (not array.chunks or chunk_bytes > MAX_CHUNK_BYTES):
+            raise DatasetError(
+                f"{self.path}: {name} are stored in chunks of {chunk_bytes} bytes, not 1 to "
+                f"{MAX_CHUNK_BYTES}; {_REMEDY}"
+            )
         return array
 
     def _check_contents(self) -> None:
@@ -500,6 +614,15 @@ class Dataset:
                 digest.update(np.ascontiguousarray(array[row : row + rows]).data)
             if _sealed(digest, array) != self.header["sha256"].get(name):
                 raise DatasetError(f"{self.path}: {name} differ from their checksum; {_REMEDY}")
+
+    def _verify_seal(self) -> None:
+        """What no array covers, too: names, padding, spare room."""
+        if self.header["format_version"] == UNSEALED_VERSION:
+            return
+        with self.path.open("rb") as file:
+            expected = _seal(file).ljust(SEAL_BYTES, b"\0")
+            if file.read(SEAL_BYTES) != expected:
+                raise DatasetError(f"{self.path}: the file differs from its checksum; {_REMEDY}")
 
 
 class _Order(NamedTuple):
@@ -577,6 +700,14 @@ def _check_values(path: Path, num_actions: int, actions: Array, rewards: Array, 
         )
     if not (np.isfinite(rewards).all() and np.isfinite(q_values).all()):
         raise DatasetError(f"{path}: rewards or their sums hold NaN or infinity; they must be finite float32")
+
+
+def _seal(file: io.BufferedReader | io.BufferedRandom) -> bytes:
+    """The first line of a data set: the checksum of all after it; leaves the file at its beginning."""
+    file.seek(SEAL_BYTES)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    return f"{FORMAT} sha256 {digest}\n".encode()
 
 
 def _sealed(digest: Any, array: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -24,12 +24,14 @@ from dtsn.envs.navigation import (
     observe,
     step,
 )
+from dtsn.envs.procgen import Bytes, Policy, ProcgenOptions, play_levels
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.solvers import Solver
 
 Progress = Callable[[int, int], None]  # called with (episodes ended, episodes in all)
 
 ROWS_AT_ONCE = 1024  # observations in one call of the solver: bounds its memory
+GAMES_AT_ONCE = 128  # Procgen episodes played side by side
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class NavigationRow:
 
 def first_levels(split: str, count: int) -> Ints:
     """The first ``count`` level seeds ``[L]`` of a split."""
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}, choose one of {', '.join(SPLITS)}")
     first, end = SPLITS[split]
     if not 1 <= count <= end - first:
         raise ValueError(f"levels must be from 1 to the {end - first} of the {split} split, got {count}")
@@ -114,12 +118,52 @@ def search_noise(levels: Ints, seed: int, time: int, iterations: int) -> torch.T
     return torch.from_numpy(np.stack(numbers, axis=1).astype(np.float32) / 2**24)
 
 
-def write_rows(path: Path, rows: list[NavigationRow]) -> Path:
+@dataclass(frozen=True)
+class ProcgenRow:
+    """One episode."""
+
+    level: int
+    score: float  # sum of its rewards
+    complete: bool
+    steps: int
+
+
+def evaluate_procgen(
+    policy: Policy, options: ProcgenOptions, levels: Ints, *, progress: Progress | None = None
+) -> list[ProcgenRow]:
+    """Play every level ``[L]`` once; rows in the order of the levels."""
+    rows: dict[int, ProcgenRow] = {}
+    numbered = enumerate(levels.tolist())
+    for played in play_levels(options, numbered, policy, at_once=GAMES_AT_ONCE, keep_frames=False):
+        score = float(played.rewards.sum())
+        rows[played.number] = ProcgenRow(played.level, score, played.complete, len(played.actions))
+        if progress is not None:
+            progress(len(rows), len(levels))
+    return [rows[number] for number in range(len(levels))]
+
+
+def solver_policy(solver: Solver, levels: Ints, seed: int = 0) -> Policy:
+    """A solver as a player of levels ``[L]``: what its search draws depends on (seed, level, step) alone."""
+    streams = draw(levels + (seed + 1) * 2**32, 0, 2**62)
+
+    def act(frames: Bytes, numbers: Ints, steps: Ints) -> Ints:
+        here = streams[numbers] + steps
+        draws = [draw(here, t, 2**24) for t in range(solver.act_iterations)]
+        uniforms = torch.from_numpy(np.stack(draws, axis=1).astype(np.float32) / 2**24)  # [N, T]
+        actions: Ints = solver.act(torch.from_numpy(frames), uniforms=uniforms).cpu().numpy()
+        return actions
+
+    solver.eval()
+    return act
+
+
+def write_rows(path: Path, rows: Sequence[NavigationRow] | Sequence[ProcgenRow]) -> Path:
     """A gzip'd CSV, one line per episode; the same rows give the same bytes."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(field.name for field in fields(NavigationRow))
-    table.writerows([int(value) for value in astuple(row)] for row in rows)
+    table.writerow(field.name for field in fields(rows[0]))
+    for row in rows:
+        table.writerow(int(value) if isinstance(value, bool) else value for value in astuple(row))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_durably(path, gzip.compress(text.getvalue().encode(), mtime=0))
     return path

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dtsn.config import LossWeights, NetworkConfig, SolverConfig, TrainConfig
+from dtsn.config import (
+    PPG_CPU,
+    Augmentation,
+    LossWeights,
+    NetworkConfig,
+    PPGConfig,
+    SolverConfig,
+    TrainConfig,
+)
 from dtsn.envs.navigation import NavigationOptions
 
 # Navigation: trained on two exits, tested on both. Chosen on validation levels; see docs/experiments-log.md.
 NAVIGATION = TrainConfig(
     solver=SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.1, reward=1.0)),
+    network=NetworkConfig(encoder="paths", value_scale=10.0),
+    steps=1500,
+    search_warmup=300,
+    augment="grid_symmetries",
+)
+# An encoder that pools features over the map: it does not generalise by itself, so it tells solvers apart.
+NAVIGATION_POOLED = replace(
+    NAVIGATION,
     network=NetworkConfig(encoder="grid", value_scale=10.0, precision="bfloat16"),
     steps=3000,
     search_warmup=500,
-    augment="grid_symmetries",
 )
 
 
@@ -22,42 +37,70 @@ class Variant:
     """A row of a table: how it differs from the common configuration and what is played with it."""
 
     title: str
-    solver: SolverConfig
+    train: TrainConfig
     layout: str = "independent"  # of the exits, in training and testing
     act_iterations: tuple[int, ...] = ()  # searches to test with, besides the one it was trained with
 
+    @property
+    def solver(self) -> SolverConfig:
+        """How it searches and what it minimises."""
+        return self.train.solver
+
     def config(self, seed: int) -> TrainConfig:
         """The training run of this variant with a seed."""
-        return replace(NAVIGATION, solver=self.solver, seed=seed)
+        return replace(self.train, seed=seed)
 
     def options(self, exits: int) -> NavigationOptions:
         """The levels it is tested on."""
         return NavigationOptions(exits=exits, exit_layout=self.layout)
 
 
-def _solver(
-    name: str = "dtsn", *, weights: dict[str, float] | None = None, **changes: object
-) -> SolverConfig:
-    base = NAVIGATION.solver
-    return replace(base, name=name, weights=replace(base.weights, **(weights or {})), **changes)  # type: ignore[arg-type]
+def _train(
+    name: str = "dtsn",
+    base: TrainConfig = NAVIGATION,
+    *,
+    weights: dict[str, float] | None = None,
+    augment: Augmentation = "grid_symmetries",
+    **changes: object,
+) -> TrainConfig:
+    weighted = replace(base.solver.weights, **(weights or {}))
+    solver = replace(base.solver, name=name, weights=weighted, **changes)  # type: ignore[arg-type]
+    return replace(base, solver=solver, augment=augment)
 
 
+_TITLES = {
+    "qnet": "Model-free Q-network",
+    "search": "Model-based Search",
+    "treeqn": "TreeQN",
+    "dtsn": "D-TSN",
+}
 NAVIGATION_VARIANTS = {
-    "qnet": Variant("Model-free Q-network", _solver("qnet")),
-    "search": Variant("Model-based Search", _solver("search"), act_iterations=(20, 50)),
-    "treeqn": Variant("TreeQN", _solver("treeqn")),
-    "dtsn": Variant("D-TSN", _solver(), act_iterations=(20, 50)),
-    "dtsn-no-telescoping": Variant("D-TSN w/o telescoping sum", _solver(telescoping=False)),
-    "dtsn-no-reinforce": Variant("D-TSN w/o REINFORCE term", _solver(weights={"expansion": 0})),
+    "qnet": Variant(_TITLES["qnet"], _train("qnet")),
+    "search": Variant(_TITLES["search"], _train("search"), act_iterations=(20, 50)),
+    "treeqn": Variant(_TITLES["treeqn"], _train("treeqn")),
+    "dtsn": Variant(_TITLES["dtsn"], _train(), act_iterations=(20, 50)),
+    "dtsn-no-telescoping": Variant("D-TSN w/o telescoping sum", _train(telescoping=False)),
+    "dtsn-no-reinforce": Variant("D-TSN w/o REINFORCE term", _train(weights={"expansion": 0})),
     "dtsn-no-auxiliary": Variant(
-        "D-TSN w/o auxiliary losses", _solver(weights={"transition": 0, "reward": 0})
+        "D-TSN w/o auxiliary losses", _train(weights={"transition": 0, "reward": 0})
     ),
-    "dtsn-5": Variant("D-TSN (n_itr=5)", _solver(iterations=5)),
-    "dtsn-20": Variant("D-TSN (n_itr=20)", _solver(iterations=20)),
-    "qnet-opposite": Variant("Model-free Q-network", _solver("qnet"), layout="opposite"),
-    "search-opposite": Variant("Model-based Search", _solver("search"), layout="opposite"),
-    "treeqn-opposite": Variant("TreeQN", _solver("treeqn"), layout="opposite"),
-    "dtsn-opposite": Variant("D-TSN", _solver(), layout="opposite"),
+    "dtsn-5": Variant("D-TSN (n_itr=5)", _train(iterations=5)),
+    "dtsn-20": Variant("D-TSN (n_itr=20)", _train(iterations=20)),
+    **{
+        f"{name}-pooled": Variant(
+            title,
+            _train(name, NAVIGATION_POOLED),
+            act_iterations=(20, 50) if name in ("dtsn", "search") else (),
+        )
+        for name, title in _TITLES.items()
+    },
+    **{
+        f"{name}-opposite": Variant(title, _train(name), layout="opposite") for name, title in _TITLES.items()
+    },
+    **{
+        f"{name}-no-symmetries": Variant(title, _train(name, augment="none"))
+        for name, title in _TITLES.items()
+    },
 }
 
 
@@ -96,3 +139,118 @@ PAPER_NAVIGATION = {
     ("search", 2, 50): PaperNumber(89.5),
     ("search", 1, 50): PaperNumber(80.4),
 }
+
+
+@dataclass(frozen=True)
+class ProcgenBudget:
+    """How much of the paper's Procgen experiment to run; results of different budgets are never mixed."""
+
+    mode: str
+    expert: PPGConfig
+    episodes: int  # in a data set
+    keep: str  # successful or all
+    train: TrainConfig
+    levels: int  # to test on
+
+    def config(self, variant: str, seed: int) -> TrainConfig:
+        """The training run of a variant with a seed."""
+        changes = PROCGEN_VARIANTS[variant]
+        solver = replace(self.train.solver, **changes)  # type: ignore[arg-type]
+        return replace(self.train, solver=solver, seed=seed)
+
+
+_PROCGEN_SOLVER = SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.1, reward=1.0))
+PROCGEN_VARIANTS: dict[str, dict[str, object]] = {
+    "qnet": {"name": "qnet"},
+    "search": {"name": "search"},
+    "treeqn": {"name": "treeqn"},
+    "dtsn": {"name": "dtsn"},
+    "dtsn-no-telescoping": {"telescoping": False},
+    "dtsn-no-reinforce": {"weights": replace(_PROCGEN_SOLVER.weights, expansion=0.0)},
+    "dtsn-no-auxiliary": {"weights": replace(_PROCGEN_SOLVER.weights, transition=0.0, reward=0.0)},
+}
+PROCGEN_TITLES = {
+    "random": "Random actions",
+    "expert": "Behaviour policy",
+    **{name: variant.title for name, variant in NAVIGATION_VARIANTS.items() if name in PROCGEN_VARIANTS},
+}
+PROCGEN_BUDGETS = {
+    # The whole pipeline in a minute a game: to see that it works, not to see results.
+    "tiny": ProcgenBudget(
+        mode="easy",
+        expert=replace(PPG_CPU, steps=2048, num_envs=16),
+        episodes=4,
+        keep="all",
+        train=TrainConfig(
+            solver=_PROCGEN_SOLVER,
+            network=NetworkConfig(encoder="nature", latent=32, hidden=32, value_scale=10.0),
+            steps=4,
+            batch_size=8,
+            search_warmup=2,
+        ),
+        levels=4,
+    ),
+    # A few hours for four games on two cores.
+    "cpu": ProcgenBudget(
+        mode="easy",
+        expert=replace(PPG_CPU, steps=204_800),
+        episodes=500,
+        keep="successful",
+        train=TrainConfig(
+            solver=_PROCGEN_SOLVER,
+            network=NetworkConfig(
+                encoder="nature", latent=256, hidden=256, value_scale=10.0, precision="bfloat16"
+            ),
+            steps=1500,
+            batch_size=64,
+            learning_rate=5e-4,
+            search_warmup=300,
+            checkpoint_every=250,
+        ),
+        levels=500,
+    ),
+    "paper": ProcgenBudget(
+        mode="hard",
+        expert=PPGConfig(mode="hard"),
+        episodes=1000,
+        keep="successful",
+        train=TrainConfig(
+            solver=_PROCGEN_SOLVER,
+            network=NetworkConfig(encoder="impala", latent=256, hidden=256, value_scale=10.0),
+            steps=220_000,
+            batch_size=256,
+            learning_rate=5e-4,
+            search_warmup=20_000,
+            checkpoint_every=5000,
+        ),
+        levels=1000,
+    ),
+}
+
+# The paper's mean scores per game (mode hard), and its aggregates.
+PAPER_PROCGEN = {
+    "bigfish": {"qnet": 21.49, "search": 14.51, "treeqn": 19.06, "dtsn": 20.80},
+    "bossfight": {"qnet": 8.77, "search": 6.16, "treeqn": 8.31, "dtsn": 8.53},
+    "caveflyer": {"qnet": 2.01, "search": 3.35, "treeqn": 3.57, "dtsn": 3.53},
+    "chaser": {"qnet": 5.79, "search": 4.43, "treeqn": 6.46, "dtsn": 6.66},
+    "climber": {"qnet": 2.81, "search": 5.34, "treeqn": 4.34, "dtsn": 5.20},
+    "coinrun": {"qnet": 5.02, "search": 6.50, "treeqn": 5.07, "dtsn": 6.56},
+    "dodgeball": {"qnet": 1.10, "search": 4.66, "treeqn": 4.79, "dtsn": 5.52},
+    "fruitbot": {"qnet": 14.00, "search": 10.50, "treeqn": 15.59, "dtsn": 13.85},
+    "heist": {"qnet": 0.81, "search": 1.97, "treeqn": 1.99, "dtsn": 2.12},
+    "jumper": {"qnet": 3.39, "search": 4.06, "treeqn": 3.42, "dtsn": 4.31},
+    "leaper": {"qnet": 7.57, "search": 6.35, "treeqn": 7.87, "dtsn": 8.05},
+    "maze": {"qnet": 2.00, "search": 2.63, "treeqn": 2.18, "dtsn": 2.51},
+    "miner": {"qnet": 1.42, "search": 1.55, "treeqn": 1.55, "dtsn": 1.63},
+    "ninja": {"qnet": 5.07, "search": 5.15, "treeqn": 5.16, "dtsn": 5.88},
+    "plunder": {"qnet": 12.77, "search": 9.67, "treeqn": 12.50, "dtsn": 13.26},
+    "starpilot": {"qnet": 15.53, "search": 13.57, "treeqn": 16.98, "dtsn": 16.91},
+}
+PAPER_PROCGEN_Z = {
+    "search": 0.11,
+    "treeqn": 0.22,
+    "dtsn": 0.31,
+    "dtsn-no-telescoping": 0.28,
+    "dtsn-no-reinforce": 0.29,
+}
+PAPER_PROCGEN_WINS = {"qnet": "13/16", "search": "14/16", "treeqn": "13/16"}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dtsn.config import NetworkConfig
+from dtsn.path_encoder import PathEncoder
 from dtsn.world_model import WorldModel
 
 
@@ -74,12 +75,14 @@ def _encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Module:
             return MapEncoder(shape[0], config.hidden, config.latent)
         case "grid":
             return GridEncoder(shape, config.hidden, config.latent, config.readout)
+        case "paths":
+            return PathEncoder(shape, config.hidden, config.latent)
         case "nature":
             return NatureEncoder(shape, config.latent)
         case "impala":
             return ImpalaEncoder(shape, config.latent)
         case _:
-            raise ValueError(f"unknown encoder {name!r}; choose auto, mlp, grid, nature or impala")
+            raise ValueError(f"unknown encoder {name!r}; choose auto, mlp, grid, paths, nature or impala")
 
 
 # --- vector latents ----------------------------------------------------------------------------------

@@ -22,13 +22,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtsn import plots
-from dtsn.experiments import NAVIGATION_VARIANTS, PAPER_NAVIGATION, PaperNumber
+from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS, PAPER_NAVIGATION, PaperNumber
+from dtsn.pages import configuration, table, write_text
 
 Rows = dict[str, NDArray[np.int64]]  # column -> [episodes]
 
 COLUMNS = ("level", "exits", "success", "collision", "steps", "optimal_steps")
 SOLVERS = ("qnet", "search", "treeqn", "dtsn")
 BASELINES = SOLVERS[:3]
+ABLATIONS = ("dtsn-no-telescoping", "dtsn-no-reinforce", "dtsn-no-auxiliary")
+# The four solvers once more under other circumstances: suffix of their names -> (heading, what differs).
+FAMILIES = {
+    "-pooled": (
+        "An encoder that pools",
+        "The tables above use an encoder that computes paths, which generalises to one exit by itself and so "
+        "lifts every solver. Here all four use one that pools features over the map "
+        "(`experiments.NAVIGATION_POOLED`): what it makes of one exit depends on the solver.",
+    ),
+    "-opposite": (
+        "Exits on opposite sides",
+        "Another placement of the exits, in training and testing. The paper does not say how it places "
+        "them; its numbers are repeated for comparison.",
+    ),
+    "-no-symmetries": (
+        "Without symmetry augmentation",
+        "Trained on the 1000 trajectories as they are: the grid's symmetries are outside the paper.",
+    ),
+}
 NORMAL = 1.959963984540054  # two-sided 95% quantile
 
 # Drawn elsewhere, as they need a solver; the page shows them if they are there.
@@ -140,7 +160,7 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
     meta = json.loads(text) if (text := _text(folder / "meta.json")) else {}
 
     written = [folder / "summary.json"]
-    _write(written[0], json.dumps(summary, indent=1) + "\n")
+    write_text(written[0], json.dumps(summary, indent=1) + "\n")
     if summary:
         written.append(plots.success_bars(summary, PAPER_NAVIGATION, figures / "navigation-success.png"))
     if curves:
@@ -148,7 +168,7 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
     shown = {f"figures/{name}": text for name, text in FIGURES.items() if (figures / name).exists()}
     source = Path(os.path.relpath(folder, out.parent)).as_posix()
     missing = missing_parts(summary, curves, meta)
-    _write(out, navigation_page(summary, meta=meta, figures=shown, missing=missing, source=source))
+    write_text(out, navigation_page(summary, meta=meta, figures=shown, missing=missing, source=source))
     return [*written, out]
 
 
@@ -322,8 +342,6 @@ def navigation_page(
 ) -> str:
     """The results page in Markdown; ``source`` is the folder of the raw files as seen from the page."""
     both = ("2", "1")
-    ablations = [name for name in NAVIGATION_VARIANTS if name.startswith("dtsn-no-")]
-    opposite = [f"{name}-opposite" for name in SOLVERS]
     acting = [(name, key) for name in ("dtsn", "search") for key in _keys(name)]
     sections = [
         "# Navigation: results",
@@ -345,30 +363,28 @@ def navigation_page(
         "[seeds](#seeds). Timeouts are robots that neither arrive nor collide before the episode ends.",
         *(f"![{text}]({path})" for path, text in figures.items()),
         "## Ablations",
-        _results_table(summary, [(name, key) for key in both for name in ("dtsn", *ablations)]),
+        _results_table(summary, [(name, key) for key in both for name in ("dtsn", *ABLATIONS)]),
         "## Search iterations",
         "Trained and acting with the same number:",
         _results_table(summary, [(name, key) for key in both for name in ("dtsn-5", "dtsn", "dtsn-20")]),
         "Trained with 10, acting with more:",
         _results_table(summary, acting),
     ]
-    if any(name in summary for name in opposite):
-        sections += [
-            "## Exits on opposite sides",
-            "Another placement of the exits, in training and testing. The paper does not say how it places "
-            "them; its numbers are repeated for comparison.",
-            _results_table(summary, [(name, key) for key in both for name in opposite]),
-            _claims_table(solver_claims("-opposite"), summary),
-        ]
+    for suffix, (heading, text) in FAMILIES.items():
+        family = [name + suffix for name in SOLVERS]
+        if any(name in summary for name in family):
+            cells = [(name, key) for key in both for name in family]
+            claims = _claims_table(solver_claims(suffix), summary)
+            sections += [f"## {heading}", text, _results_table(summary, cells), claims]
     sections += [
         "## Path quality",
         "Steps divided by those of the shortest path, mean over the successful episodes. Solvers succeed on "
         "different levels, so a solver that fails on the long ones may look better here.",
-        _table(
+        table(
             ("Solver", "2 exits", "1 exit"),
             (
                 (_title(name), *(_detour(summary, name, key) for key in both))
-                for name in [*SOLVERS, *ablations]
+                for name in [*SOLVERS, *ABLATIONS]
             ),
         ),
         "## Seeds",
@@ -376,6 +392,8 @@ def navigation_page(
         _seeds_table(summary),
         "## How they were made",
         *_setup(meta),
+        "D-TSN's configuration; what other rows change is in `dtsn.experiments`:",
+        configuration(NAVIGATION),
     ]
     if missing:
         sections += ["## Missing", "\n".join(f"- {line}" for line in missing)]
@@ -388,7 +406,7 @@ def _claims_table(claims: Iterable[Claim], summary: Summary) -> str:
         findings = [judge(check, summary) for check in claim.checks]
         evidence = [_evidence(*pair) for pair in zip(claim.checks, findings, strict=True)]
         rows.append((claim.text, f"**{verdict(findings)}**", "<br>".join(evidence)))
-    return _table(("Claim", "Verdict", "Difference in success, points (95% interval; the paper's)"), rows)
+    return table(("Claim", "Verdict", "Difference in success, points (95% interval; the paper's)"), rows)
 
 
 def _evidence(check: Check, finding: Finding | None) -> str:
@@ -427,7 +445,7 @@ def _results_table(summary: Summary, cells: Iterable[tuple[str, str]]) -> str:
             theirs[1] = f"{paper.collision:.1f}%" if paper.collision is not None else "–"
         rows.append((_title(variant), _scenario(key), *ours[:2], theirs[0], ours[2], theirs[1], *ours[3:]))
     header = ("Solver", "Test", "Success", "95% interval", "Paper", "Collisions", "Paper", "Timeouts")
-    return _table((*header, "Episodes", "Seeds"), rows)
+    return table((*header, "Episodes", "Seeds"), rows)
 
 
 def _seeds_table(summary: Summary) -> str:
@@ -441,12 +459,12 @@ def _seeds_table(summary: Summary) -> str:
         for variant, cells in summary.items()
         for key, cell in cells.items()
     ]
-    return _table(("Variant", "Test", *(f"Seed {seed}" for seed in seeds)), rows)
+    return table(("Variant", "Test", *(f"Seed {seed}" for seed in seeds)), rows)
 
 
 def _setup(meta: Mapping[str, Any]) -> list[str]:
     """The command and the circumstances, as far as they are known."""
-    facts = {name: meta[name] for name in ("dtsn", "steps", "batch_size", "levels") if name in meta}
+    facts = {name: meta[name] for name in ("dtsn", "batch_size", "levels") if name in meta}
     facts |= dict(sorted(meta.get("machine", {}).items()))
     if minutes := meta.get("minutes"):
         facts["training"] = f"{sum(minutes.values()) / 60:.1f} hours in all"
@@ -482,7 +500,7 @@ def _scenario(key: str) -> str:
 
 def _paper(variant: str, key: str) -> PaperNumber | None:
     exits, _, search = key.partition("@T")
-    name = variant.removesuffix("-opposite")
+    name = next((variant.removesuffix(suffix) for suffix in FAMILIES if variant.endswith(suffix)), variant)
     iterations = int(search or NAVIGATION_VARIANTS[variant].solver.iterations)
     return PAPER_NAVIGATION.get((name, int(exits), iterations))
 
@@ -508,15 +526,5 @@ def _list(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)

@@ -7,3 +7,4 @@ gym.register(
     entry_point="dtsn.envs.navigation:NavigationEnv",
     vector_entry_point="dtsn.envs.navigation:NavigationVectorEnv",
 )
+gym.register(id="dtsn/Procgen-v0", entry_point="dtsn.envs.procgen:ProcgenEnv")

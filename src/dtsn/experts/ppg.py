@@ -1,0 +1,432 @@
+"""Phasic Policy Gradient (Cobbe et al., 2020): the behaviour policy of the Procgen data sets.
+
+A *policy phase* repeats N_π times: roll the policy out, improve it by clipped policy gradients, fit the
+value. Then an *auxiliary phase* teaches the policy's own encoder to predict values from all frames of the
+phase, while a KL term keeps the policy where it is. So the policy profits from what values teach without
+suffering from their noise.
+
+EnvPool's state cannot be saved: a resumed run has the weights, the optimiser and the reward scale of its
+checkpoint, starts new episodes, and its first auxiliary phase has only the frames seen since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import dtsn
+from dtsn import checkpoint
+from dtsn.checkpoint import CheckpointError
+from dtsn.config import NetworkConfig, PPGConfig
+from dtsn.envs.navigation import draw
+from dtsn.envs.procgen import (
+    FRAME_SHAPE,
+    NUM_ACTIONS,
+    Bytes,
+    Ints,
+    Policy,
+    ProcgenOptions,
+    ProcgenPool,
+    split_range,
+)
+from dtsn.networks import make_encoder
+
+REWARD_LIMIT = 10.0  # largest normalised reward
+RECENT = 100  # episodes that the reported return and success rate are means of
+
+
+class ActorCritic(nn.Module):
+    """The policy with its auxiliary value head, and the value network unless both share one encoder."""
+
+    def __init__(self, config: PPGConfig):
+        super().__init__()
+        space = gymnasium.spaces.Box(0, 255, FRAME_SHAPE, np.uint8)
+        network = NetworkConfig(encoder=config.encoder, latent=config.latent, precision=config.precision)
+        self.policy_encoder = make_encoder(space, network)
+        self.policy_head = _small(nn.Linear(config.latent, NUM_ACTIONS))
+        self.auxiliary_head = _small(nn.Linear(config.latent, 1))
+        self.value_encoder = None if config.shared else make_encoder(space, network)
+        self.value_head = None if config.shared else _small(nn.Linear(config.latent, 1))
+
+    def forward(self, frames: Tensor, detach: bool = False) -> tuple[Tensor, Tensor]:
+        """Frames ``[B, 3, 64, 64]`` -> log-probabilities ``[B, A]`` and auxiliary values ``[B]``.
+
+        ``detach``: errors of the values do not reach the encoder.
+        """
+        features = torch.relu(self.policy_encoder(frames))
+        values = self.auxiliary_head(features.detach() if detach else features).squeeze(-1)
+        return functional.log_softmax(self.policy_head(features), -1), values
+
+    def value(self, frames: Tensor) -> Tensor:
+        """Frames ``[B, 3, 64, 64]`` -> values ``[B]`` of the value network, which there must be."""
+        assert self.value_encoder is not None
+        assert self.value_head is not None
+        out: Tensor = self.value_head(torch.relu(self.value_encoder(frames))).squeeze(-1)
+        return out
+
+    def act(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Frames ``[B, 3, 64, 64]`` -> log-probabilities ``[B, A]`` and the values ``[B]`` to learn by."""
+        log_probs, auxiliary = self(frames)
+        return log_probs, auxiliary if self.value_encoder is None else self.value(frames)
+
+
+def _small(head: nn.Linear) -> nn.Linear:
+    """A head that says nearly nothing at first."""
+    nn.init.orthogonal_(head.weight, 0.1)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+class RewardScale:
+    """Divides rewards by the running standard deviation of discounted returns."""
+
+    def __init__(self, num_envs: int, discount: float):
+        self.discount, self.returns = discount, np.zeros(num_envs)
+        self.count, self.mean, self.squares = 0, 0.0, 0.0  # squares: summed, about the mean
+
+    def __call__(self, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """Rewards ``[T, N]`` and where episodes ended ``[T, N]`` -> scaled rewards ``[T, N]``."""
+        seen = np.empty(rewards.shape)
+        for t in range(len(rewards)):
+            self.returns = seen[t] = rewards[t] + self.discount * self.returns
+            self.returns = np.where(ended[t], 0.0, self.returns)
+        shift, total = seen.mean() - self.mean, self.count + seen.size
+        self.squares += seen.var() * seen.size + shift**2 * self.count * seen.size / total
+        self.mean += shift * seen.size / total
+        self.count = total
+        deviation = math.sqrt(self.squares / self.count + 1e-8)
+        return np.clip(rewards / deviation, -REWARD_LIMIT, REWARD_LIMIT)
+
+
+def advantages(
+    rewards: np.ndarray, values: np.ndarray, ended: np.ndarray, discount: float, gae_lambda: float
+) -> np.ndarray:
+    """Generalised advantage estimates ``[T, N]``.
+
+    Rewards ``[T, N]``, values ``[T + 1, N]``, and whether an episode ended with the step ``[T, N]``: by time
+    or not, nothing follows it (as in the paper, where the agent cannot tell).
+    """
+    estimates, following = np.empty_like(rewards), np.zeros(rewards.shape[1])
+    for t in reversed(range(len(rewards))):
+        goes_on = discount * ~ended[t]
+        error = rewards[t] + goes_on * values[t + 1] - values[t]
+        estimates[t] = following = error + goes_on * gae_lambda * following
+    return estimates
+
+
+class Rollout(NamedTuple):
+    """One iteration's steps, F = T·N of them."""
+
+    frames: Tensor  # [F, 3, 64, 64]
+    actions: Tensor  # [F]
+    log_probs: Tensor  # [F] of the actions, when they were played
+    advantages: Tensor  # [F]
+    targets: Tensor  # [F] what the values should have been
+
+
+class PhasicPolicyGradient:
+    """The networks, their optimiser, and the number of iterations they have made."""
+
+    def __init__(self, config: PPGConfig, device: str = "cpu"):
+        self.config, self.device = config, torch.device(device)
+        self.options = ProcgenOptions(config.game, config.mode)
+        split_range("train", config.num_levels)  # refuse a bad number now
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.network = ActorCritic(config).to(self.device)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
+        self.scale = RewardScale(config.num_envs, config.discount)
+        self.iteration = 0
+        self.episodes: deque[tuple[float, bool]] = deque(maxlen=RECENT)  # return and whether completed
+        self._phase_length = min(config.policy_iterations, config.iterations)
+        # Of all steps since the last auxiliary phase, `_filled` iterations of them.
+        self._frames = torch.empty(self._phase_length, config.batch, *FRAME_SHAPE, dtype=torch.uint8)
+        self._targets = torch.empty(self._phase_length, config.batch)
+        self._filled = 0
+        self._remember()
+
+    @property
+    def step(self) -> int:
+        """Environment steps made."""
+        return self.iteration * self.config.batch
+
+    def run(self) -> Iterator[dict[str, float]]:
+        """Train to the last iteration; yields each iteration's metrics once it is done."""
+        config = self.config
+        seed = int(np.random.SeedSequence([config.seed, self.iteration]).generate_state(1)[0])
+        pool = ProcgenPool(self.options, config.num_envs, num_levels=config.num_levels, seed=seed)
+        frames = torch.from_numpy(pool.reset())
+        running = np.zeros(config.num_envs)  # [N] return so far
+        while self.iteration < config.iterations:
+            began = time.perf_counter()
+            generator = torch.Generator()
+            generator.manual_seed(
+                int(np.random.SeedSequence([config.seed, self.iteration, 1]).generate_state(1)[0])
+            )
+            rollout, frames, running = self._roll_out(pool, frames, running, generator)
+            metrics = self._policy_phase(rollout, generator)
+            self._targets[self._filled] = rollout.targets
+            self._filled += 1
+            if (self.iteration + 1) % self._phase_length == 0:
+                metrics |= self._auxiliary_phase(generator)
+            self.iteration += 1
+            self._remember()
+            metrics["fps"] = config.batch / (time.perf_counter() - began)
+            if self.episodes:
+                metrics["return"], metrics["success"] = (float(x) for x in np.mean(self.episodes, axis=0))
+            yield {"step": self.step, **metrics}
+
+    @torch.no_grad()
+    def _roll_out(
+        self, pool: ProcgenPool, frames: Tensor, running: np.ndarray, generator: torch.Generator
+    ) -> tuple[Rollout, Tensor, np.ndarray]:
+        config = self.config
+        shape = (config.rollout, config.num_envs)
+        seen = self._frames[self._filled].view(*shape, *FRAME_SHAPE)
+        actions, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
+        rewards, ended = np.empty(shape), np.empty(shape, bool)
+        values = np.empty((config.rollout + 1, config.num_envs))
+        for t in range(config.rollout):
+            seen[t] = frames
+            logs, value = (x.cpu() for x in self.network.act(frames.to(self.device)))
+            chosen = torch.multinomial(logs.exp(), 1, generator=generator)
+            actions[t], log_probs[t] = chosen.squeeze(1), logs.gather(1, chosen).squeeze(1)
+            values[t] = value.numpy()
+            step = pool.step(actions[t].numpy())
+            frames = torch.from_numpy(step.observations)
+            rewards[t], ended[t] = step.rewards, step.terminated | step.truncated
+            running = running + step.rewards
+            self.episodes.extend(zip(running[ended[t]], step.complete[ended[t]], strict=True))
+            running[ended[t]] = 0
+        values[-1] = self.network.act(frames.to(self.device))[1].cpu().numpy()
+        gains = advantages(self.scale(rewards, ended), values, ended, config.discount, config.gae_lambda)
+        flat = Rollout(
+            seen.flatten(0, 1),
+            actions.flatten(),
+            log_probs.flatten(),
+            torch.from_numpy(((gains - gains.mean()) / (gains.std() + 1e-8)).ravel()).float(),
+            torch.from_numpy((gains + values[:-1]).ravel()).float(),
+        )
+        return flat, frames, running
+
+    def _policy_phase(self, rollout: Rollout, generator: torch.Generator) -> dict[str, float]:
+        config, shared = self.config, self.config.shared
+        terms: list[dict[str, float]] = []
+        policy_epochs = max(config.policy_epochs, config.value_epochs) if shared else config.policy_epochs
+        for _ in range(policy_epochs):
+            for part in self._minibatches(len(rollout.actions), generator):
+                frames, actions, old, gains, targets = (x[part].to(self.device) for x in rollout)
+                logs, values = self.network(frames, detach=True)
+                ratio = (logs.gather(1, actions[:, None]).squeeze(1) - old).exp()
+                clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
+                gain = torch.minimum(ratio * gains, clipped * gains).mean()
+                entropy = -(logs.exp() * logs).sum(1).mean()
+                loss = -gain - config.entropy_weight * entropy
+                if shared:
+                    loss = loss + 0.5 * functional.mse_loss(values, targets)
+                self._update(loss)
+                terms.append({"policy": -gain.item(), "entropy": entropy.item()})
+        for _ in range(0 if shared else config.value_epochs):
+            for part in self._minibatches(len(rollout.actions), generator):
+                frames, targets = rollout.frames[part].to(self.device), rollout.targets[part].to(self.device)
+                self._update(0.5 * functional.mse_loss(self.network.value(frames), targets))
+        return {name: float(np.mean([term[name] for term in terms])) for name in terms[0]}
+
+    def _auxiliary_phase(self, generator: torch.Generator) -> dict[str, float]:
+        """Distil the values of all frames of the phase into the policy's encoder; the policy stays."""
+        config = self.config
+        frames = self._frames[: self._filled].flatten(0, 1)
+        targets = self._targets[: self._filled].flatten()
+        self._filled = 0
+        size = config.batch // config.minibatches
+        with torch.no_grad():
+            before = torch.cat(
+                [self.network(part.to(self.device))[0].cpu() for part in torch.split(frames, size)]
+            )
+        terms: list[dict[str, float]] = []
+        for _ in range(config.auxiliary_epochs):
+            for part in torch.split(torch.randperm(len(frames), generator=generator), size):
+                batch, old, target = (x[part].to(self.device) for x in (frames, before, targets))
+                logs, values = self.network(batch)
+                distilled = 0.5 * functional.mse_loss(values, target)
+                clone = functional.kl_div(logs, old, reduction="batchmean", log_target=True)  # KL(old ‖ new)
+                loss = distilled + config.clone_weight * clone
+                if not config.shared:
+                    loss = loss + 0.5 * functional.mse_loss(self.network.value(batch), target)
+                self._update(loss)
+                terms.append({"auxiliary_value": distilled.item(), "clone": clone.item()})
+        return {name: float(np.mean([term[name] for term in terms])) for name in (terms or [{}])[0]}
+
+    def _minibatches(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        order = torch.randperm(count, generator=generator)
+        return torch.split(order, count // self.config.minibatches)
+
+    def _update(self, loss: Tensor) -> None:
+        if not math.isfinite(float(loss.detach())):
+            raise ArithmeticError(
+                f"the loss is {float(loss.detach())} after {self.step} steps: try a smaller learning_rate"
+            )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.gradient_clip)
+        self.optimizer.step()
+
+    def _remember(self) -> None:
+        """Keep what a checkpoint holds, so that one made within an iteration is of the last whole one."""
+        model, optimizer = dict(self.network.state_dict()), checkpoint.flatten_optimizer(self.optimizer)
+        self._tensors = {
+            "model": {name: tensor.detach().cpu().clone() for name, tensor in model.items()},
+            "optimizer": {name: tensor.detach().cpu().clone() for name, tensor in optimizer.items()},
+        }
+        self._state = {
+            "version": dtsn.__version__,
+            "kind": "ppg",
+            "iteration": self.iteration,
+            "step": self.step,
+            "config": dataclasses.asdict(self.config) | {"gradient_clip": str(self.config.gradient_clip)},
+            "reward_scale": [self.scale.count, float(self.scale.mean), float(self.scale.squares)],
+        }
+
+    def save(self, folder: Path) -> Path:
+        """Write a checkpoint of the last whole iteration below ``folder``."""
+        return checkpoint.save_checkpoint(folder / f"step-{self._state['step']}", self._tensors, self._state)
+
+    def restore(self, path: Path) -> None:
+        """Go on from a checkpoint; only ``steps`` and what concerns checkpoints may differ."""
+        state = checkpoint.load_state(path)
+        theirs, mine = _config_of(path, state), self.config
+        for item in dataclasses.fields(PPGConfig):
+            ours, other = getattr(mine, item.name), getattr(theirs, item.name)
+            if item.name not in ("steps", "checkpoint_every", "keep_checkpoints") and ours != other:
+                raise CheckpointError(
+                    f"{path} was trained with {item.name} = {other}, not {ours}: "
+                    "use the same settings or a new run folder"
+                )
+        self.network.load_state_dict(checkpoint.load_tensors_of(path, "model", state))
+        checkpoint.restore_optimizer(self.optimizer, checkpoint.load_tensors_of(path, "optimizer", state))
+        self.iteration = int(state["iteration"])
+        self.scale.count, self.scale.mean, self.scale.squares = state["reward_scale"]
+        self._remember()
+
+
+def train_expert(
+    run: Path, config: PPGConfig, *, resume: bool = False, device: str = "cpu"
+) -> Iterator[dict[str, float]]:
+    """Train in a run folder (config.json, metrics.jsonl, checkpoints): yields every iteration's metrics.
+
+    Closing the generator, as Ctrl-C does, saves a checkpoint.
+    """
+    folder = run / "checkpoints"
+    latest = checkpoint.latest_checkpoint(folder)
+    if latest is not None and not resume:
+        raise FileExistsError(f"{run} already has a training run: use --resume or another folder")
+    learner = PhasicPolicyGradient(config, device)
+    if latest is not None:
+        learner.restore(latest)
+    run.mkdir(parents=True, exist_ok=True)
+    path = run / "metrics.jsonl"
+    rows = [row for row in read_rows(path) if row["step"] <= learner.step]  # those after it are made again
+    checkpoint.replace_durably(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    described = {"dtsn": dtsn.__version__, **dataclasses.asdict(config)}
+    checkpoint.replace_durably(run / "config.json", json.dumps(described, indent=1).encode())
+    return _logged(learner, folder, path)
+
+
+def _logged(learner: PhasicPolicyGradient, folder: Path, path: Path) -> Iterator[dict[str, float]]:
+    config = learner.config
+    with path.open("a") as log:
+        try:
+            for metrics in learner.run():
+                log.write(json.dumps(metrics) + "\n")
+                log.flush()
+                if learner.iteration % config.checkpoint_every == 0 or learner.iteration == config.iterations:
+                    learner.save(folder)
+                    checkpoint.prune_checkpoints(folder, config.keep_checkpoints)
+                yield metrics
+        except (GeneratorExit, KeyboardInterrupt):
+            if learner.iteration:
+                learner.save(folder)
+            raise
+
+
+def read_rows(path: Path) -> list[dict[str, float]]:
+    """The rows of a metrics.jsonl, up to a half-written one."""
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+class Expert:
+    """A trained policy, ready to play."""
+
+    def __init__(self, network: ActorCritic, config: PPGConfig, step: int, sha256: str, device: str = "cpu"):
+        self.network, self.config, self.device = network.to(device).eval(), config, device
+        self.step, self.sha256 = step, sha256  # environment steps it learned from; of its weights
+
+    @torch.no_grad()
+    def probabilities(self, frames: Bytes) -> np.ndarray:
+        """Frames ``[B, 3, 64, 64]`` -> probabilities ``[B, A]``."""
+        logs, _ = self.network(torch.from_numpy(frames).to(self.device))
+        return logs.exp().cpu().double().numpy()  # type: ignore[no-any-return]
+
+    def policy(self, seed: int, at_once: int) -> Policy:
+        """Actions sampled by (seed, episode, step) alone, for up to ``at_once`` episodes."""
+
+        def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
+            # Always as many rows, since the last bits of a product can depend on their number.
+            rows = np.concatenate([frames, np.zeros((at_once - len(frames), *FRAME_SHAPE), np.uint8)])
+            cumulative = self.probabilities(rows)[: len(frames)].cumsum(1)
+            drawn = uniforms(seed, episodes, steps)[:, None] * cumulative[:, -1:]
+            return (cumulative <= drawn).sum(1)  # type: ignore[no-any-return]
+
+        return act
+
+
+def uniforms(seed: int, episodes: Ints, steps: Ints) -> np.ndarray:
+    """A number in [0, 1) for each row ``[B]``, by (seed, episode, step) alone."""
+    streams = draw(np.asarray(episodes), seed, 2**62)
+    return draw(streams + steps, 0, 2**53) / 2**53
+
+
+def load_expert(folder: str | Path, device: str = "cpu") -> Expert:
+    """A trained policy from a checkpoint or a run folder (its newest checkpoint)."""
+    path: Path | None = Path(folder)
+    assert path is not None
+    if not (path / "state.json").exists():
+        path = checkpoint.latest_checkpoint(path / "checkpoints")
+    if path is None:
+        raise CheckpointError(f"{folder} is neither a checkpoint nor a run folder with one")
+    state = checkpoint.load_state(path)
+    config = _config_of(path, state)
+    network = ActorCritic(config)
+    try:
+        network.load_state_dict(checkpoint.load_tensors_of(path, "model", state))
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} does not fit this dtsn version: {error}") from error
+    return Expert(network, config, int(state["step"]), state["files"]["model.safetensors"], device)
+
+
+def _config_of(path: Path, state: dict[str, Any]) -> PPGConfig:
+    if state.get("kind") != "ppg":
+        raise CheckpointError(f"{path} is not an expert's checkpoint: give a run of dtsn expert")
+    try:
+        values = state["config"]
+        return PPGConfig(**values | {"gradient_clip": float(values["gradient_clip"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} does not hold an expert of this dtsn version: {error}") from error

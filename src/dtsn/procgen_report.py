@@ -1,0 +1,272 @@
+"""Procgen's results page: episodes -> scores, Z-scores, head-to-head wins, the paper's beside them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtsn.experiments import (
+    PAPER_PROCGEN,
+    PAPER_PROCGEN_WINS,
+    PAPER_PROCGEN_Z,
+    PROCGEN_BUDGETS,
+    PROCGEN_TITLES,
+    PROCGEN_VARIANTS,
+)
+from dtsn.pages import configuration, table, write_text
+
+Floats = NDArray[np.float64]
+Scores = Mapping[str, Mapping[str, Floats]]  # game -> player -> scores of all episodes and seeds [n]
+
+BASELINE = "qnet"
+COLUMNS = ["level", "score", "complete", "steps"]
+RESAMPLES = 2000
+NORMAL = 1.959963984540054  # two-sided 95% quantile
+
+
+def read_rows(path: Path) -> dict[str, Floats]:
+    """The episodes of a gzipped CSV file as columns."""
+    try:
+        with gzip.open(path, "rt", newline="") as file:
+            header, *lines = list(csv.reader(file))
+        values = np.array(lines, dtype=np.float64).reshape(-1, len(COLUMNS))
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); delete it and test this run again") from error
+    if header != COLUMNS or not len(values) or not np.isfinite(values).all():
+        raise ValueError(f"{path} must have the columns {','.join(COLUMNS)} and finite numbers, got {header}")
+    return dict(zip(COLUMNS, values.T, strict=True))
+
+
+# --- numbers -----------------------------------------------------------------------------------------
+
+
+def z_score(scores: Floats, baseline: Floats) -> float:
+    """``(μ_π − μ_B) / σ_B`` over episodes; NaN if the baseline never varies."""
+    spread = float(baseline.std())
+    return float((scores.mean() - baseline.mean()) / spread) if spread else float("nan")
+
+
+def normalised(scores: Floats, baseline: Floats, random: Floats) -> float:
+    """The baseline normalised score ``(S_π − S_R) / (S_B − S_R)``."""
+    scale = float(baseline.mean() - random.mean())
+    return float((scores.mean() - random.mean()) / scale) if scale else float("nan")
+
+
+def mean_z(scores: Scores, player: str, games: Sequence[str]) -> float:
+    """Mean Z-score of a player over games."""
+    return float(np.mean([z_score(scores[game][player], scores[game][BASELINE]) for game in games]))
+
+
+def bootstrap(
+    samples: Sequence[Floats], statistic: Callable[[Sequence[Floats]], float], resamples: int, seed: int = 0
+) -> tuple[float, float]:
+    """Stratified percentile bootstrap: every sample is redrawn by itself; the middle 95% of the statistic."""
+    rng = np.random.default_rng(seed)
+    found = [
+        statistic([sample[rng.integers(0, len(sample), len(sample))] for sample in samples])
+        for _ in range(resamples)
+    ]
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def mean_z_interval(scores: Scores, player: str, games: Sequence[str]) -> tuple[float, float]:
+    """The 95% interval of a mean Z-score; episodes of each game, of player and baseline, are redrawn."""
+    samples = [scores[game][name] for game in games for name in (player, BASELINE)]
+
+    def statistic(drawn: Sequence[Floats]) -> float:
+        return float(np.mean([z_score(a, b) for a, b in zip(drawn[::2], drawn[1::2], strict=True)]))
+
+    return bootstrap(samples, statistic, RESAMPLES)
+
+
+def wins(scores: Scores, player: str, other: str, games: Sequence[str]) -> str:
+    """``k/n``: games in which the player's mean score is higher."""
+    won = sum(scores[game][player].mean() > scores[game][other].mean() for game in games)
+    return f"{won}/{len(games)}"
+
+
+def summarise(scores: Scores, seeds: Mapping[str, Mapping[str, list[int]]]) -> dict[str, Any]:
+    """All numbers of the page; aggregates are over the games that both sides have been tested on."""
+    shared = {name: _games_of(scores, name) for name in PROCGEN_VARIANTS}
+    players = [name for name, games in shared.items() if games and name != BASELINE]
+    without = {name: [game for game in shared[name] if game != "dodgeball"] for name in players}
+    return {
+        "games": {
+            game: {
+                player: {
+                    "mean": round(float(values.mean()), 4),
+                    "std": round(float(values.std()), 4),
+                    "n": len(values),
+                    "seeds": seeds[game][player],
+                    **(
+                        {"z": _rounded(z_score(values, of[BASELINE]))}
+                        if BASELINE in of and player != BASELINE
+                        else {}
+                    ),
+                    **(
+                        {"bns": _rounded(normalised(values, of[BASELINE], of["random"]))}
+                        if {BASELINE, "random"} <= of.keys()
+                        else {}
+                    ),
+                }
+                for player, values in of.items()
+            }
+            for game, of in scores.items()
+        },
+        "mean_z": {name: _rounded(mean_z(scores, name, shared[name])) for name in players},
+        "mean_z_interval": {
+            name: [_rounded(end) for end in mean_z_interval(scores, name, shared[name])] for name in players
+        },
+        "mean_z_without_dodgeball": {
+            name: _rounded(mean_z(scores, name, games)) for name, games in without.items() if games
+        },
+        "wins": {
+            other: wins(scores, "dtsn", other, games)
+            for other in ("qnet", "search", "treeqn")
+            if (games := [game for game in shared["dtsn"] if other in scores[game]])
+        },
+    }
+
+
+def _games_of(scores: Scores, player: str) -> list[str]:
+    return [game for game, of in scores.items() if player in of and BASELINE in of]
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, 4) if np.isfinite(value) else None
+
+
+# --- the page ----------------------------------------------------------------------------------------
+
+
+def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[Path]:
+    """Write ``results/procgen/summary.json`` and the page ``out`` of one budget; nothing without rows."""
+    if budget not in PROCGEN_BUDGETS:
+        raise ValueError(f"unknown budget {budget!r}, choose from {', '.join(PROCGEN_BUDGETS)}")
+    folder = results / "procgen"
+    scores: dict[str, dict[str, Floats]] = {}
+    seeds: dict[str, dict[str, list[int]]] = {}
+    for path in sorted((folder / "rows" / budget).glob("*/*/seed-*.csv.gz")):
+        game, player, seed = (
+            path.parts[-3],
+            path.parts[-2],
+            int(path.name.split(".")[0].removeprefix("seed-")),
+        )
+        if player in PROCGEN_TITLES:
+            drawn = read_rows(path)["score"]
+            before = scores.setdefault(game, {}).get(player, np.zeros(0))
+            scores[game][player] = np.concatenate([before, drawn])
+            seeds.setdefault(game, {}).setdefault(player, []).append(seed)
+    if not scores:
+        return []
+    meta_path = folder / "rows" / budget / "meta.json"
+    meta = json.loads(meta_path.read_text()) if meta_path.exists() else {}
+    summary = summarise(scores, seeds) | {"budget": {"name": budget, **meta.get("numbers", {})}}
+    return [
+        write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n"),
+        write_text(out, procgen_page(summary, scores, budget, meta)),
+    ]
+
+
+def procgen_page(summary: Mapping[str, Any], scores: Scores, budget: str, meta: Mapping[str, Any]) -> str:
+    """The results page in Markdown."""
+    numbers = PROCGEN_BUDGETS[budget]
+    players = [name for name in PROCGEN_TITLES if any(name in of for of in scores.values())]
+    solvers = [name for name in players if name in PROCGEN_VARIANTS]
+    missing = [
+        f"`{game}`: {', '.join(absent)}"
+        for game, of in scores.items()
+        if (absent := [name for name in ("expert", "qnet", "search", "treeqn", "dtsn") if name not in of])
+    ]
+    sections = [
+        f"# Procgen: results of the {budget} budget",
+        f"Mode {numbers.mode}; behaviour policy: PPG, {numbers.expert.steps:,} environment steps a game; "
+        f"data: {numbers.episodes} {numbers.keep} episodes; training: {numbers.train.steps:,} steps at "
+        f"batch {numbers.train.batch_size} for every solver; tests: an episode on each of {numbers.levels} "
+        "unseen levels.",
+        "**This is not the paper's budget** (mode hard, 100 million steps, 1000 episodes, about 220,000 "
+        "steps at batch 256): its numbers are repeated for orientation, not for comparison."
+        if budget != "paper"
+        else "",
+        "## Scores",
+        "Mean over episodes with its 95% interval, which knows nothing of the spread between training runs.",
+        table(
+            ("Game", *(PROCGEN_TITLES[name] for name in players)),
+            ((game, *(_score(of.get(name)) for name in players)) for game, of in scores.items()),
+        ),
+        "The paper's mean scores, mode hard:",
+        table(
+            ("Game", *(PROCGEN_TITLES[name] for name in ("qnet", "search", "treeqn", "dtsn"))),
+            (
+                (game, *(f"{PAPER_PROCGEN[game][name]:.2f}" for name in ("qnet", "search", "treeqn", "dtsn")))
+                for game in scores
+            ),
+        ),
+        "## Z-scores",
+        "`(μ − μ_B) / σ_B` with the Q-network as the baseline B, σ_B over its episodes.",
+        _z_table(summary, [name for name in solvers if name != BASELINE]),
+        "Intervals are 95% of a bootstrap that redraws the episodes of each game. In the paper dodgeball "
+        "alone makes 45% of D-TSN's mean, so it is also given without.",
+        "## Head to head",
+        table(
+            ("D-TSN against", "Games won", "Paper"),
+            (
+                (PROCGEN_TITLES[other], won, PAPER_PROCGEN_WINS[other])
+                for other, won in summary["wins"].items()
+            ),
+        ),
+        "## Baseline normalised scores",
+        "`(S − S_random) / (S_B − S_random)`. The paper warns of it: where the baseline does worse than "
+        "random actions, the sign turns, and where it is barely better, the score explodes.",
+        table(
+            ("Game", *(PROCGEN_TITLES[name] for name in solvers)),
+            (
+                (game, *(_number(of.get(name, {}).get("bns")) for name in solvers))
+                for game, of in summary["games"].items()
+            ),
+        ),
+        "## Run time",
+        "Time per training step, side by side in one run: see [performance.md](performance.md).",
+        "## How they were made",
+        f"```\n{meta['command']}\n```" if "command" in meta else "",
+        configuration(numbers.train),
+        *(["## Missing", "\n".join(f"- {line}" for line in missing)] if missing else []),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _z_table(summary: Mapping[str, Any], players: Sequence[str]) -> str:
+    rows = [
+        [game, *(_number(of.get(name, {}).get("z")) for name in players)]
+        for game, of in summary["games"].items()
+    ]
+    means = summary["mean_z"]
+    rows.append(["**mean**", *(f"**{_number(means.get(name))}**" for name in players)])
+    rows.append(["95% interval", *(_interval(summary["mean_z_interval"].get(name)) for name in players)])
+    rows.append(
+        ["without dodgeball", *(_number(summary["mean_z_without_dodgeball"].get(name)) for name in players)]
+    )
+    rows.append(["paper's mean", *(_number(PAPER_PROCGEN_Z.get(name)) for name in players)])
+    return table(("Game", *(PROCGEN_TITLES[name] for name in players)), rows)
+
+
+def _score(values: Floats | None) -> str:
+    if values is None:
+        return "–"
+    return f"{values.mean():.2f} ± {NORMAL * values.std() / np.sqrt(len(values)):.2f}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}".replace("-", "−")
+
+
+def _interval(ends: Sequence[float | None] | None) -> str:
+    return "–" if ends is None else " to ".join(_number(end) for end in ends)

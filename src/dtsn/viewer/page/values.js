@@ -1,0 +1,109 @@
+// The numbers: Q-values as bars, their course over the iterations, and the open set.
+
+import { arrow, html, number, percent, svg } from "./draw.js";
+
+const SHOWN = 8;
+
+export function makeBars(box, model, take) {
+  const seen = model.iterations.flatMap((iteration) => iteration.q).filter((q) => q !== null);
+  const low = Math.min(...seen), high = Math.max(...seen);
+  const rows = model.actions.map((name, action) => {
+    const bar = html("span", { class: `bar action-${action % 8}` }), text = html("span", { class: "q" });
+    const row = html("button", { type: "button", class: "q-row", title: `Take ${arrow(name)} now` });
+    row.append(html("span", { class: "name" }, arrow(name)), html("span", { class: "track" }, bar), text);
+    row.addEventListener("click", () => take(action));
+    return { row, bar, text };
+  });
+  box.replaceChildren(...rows.map(({ row }) => row));
+
+  function show(t) {
+    const q = model.iterations[t - 1].q;
+    const top = Math.max(...q.filter((value) => value !== null));
+    rows.forEach(({ row, bar, text }, action) => {
+      const share = q[action] === null ? 0 : high > low ? 0.06 + (0.94 * (q[action] - low)) / (high - low) : 1;
+      bar.style.width = `${100 * share}%`;
+      text.textContent = number(q[action]);
+      row.classList.toggle("best", q[action] === top);
+    });
+  }
+  return { show };
+}
+
+// Labels at the end of lines, pushed apart where the lines end close together.
+function spread(wanted, gap, low, high) {
+  const order = wanted.map((y, i) => [y, i]).sort((a, b) => a[0] - b[0]);
+  let last = low - gap;
+  for (const entry of order) last = entry[0] = Math.max(entry[0], last + gap);
+  let next = high + gap;
+  for (const entry of order.reverse()) next = entry[0] = Math.min(entry[0], next - gap);
+  return order.sort((a, b) => a[1] - b[1]).map(([y]) => y);
+}
+
+export function makeChart(box, model, scrub) {
+  const steps = model.iterations.length;
+  const usable = steps > 1 && model.iterations.some((iteration) => iteration.q.every((q) => q !== null));
+  box.hidden = !usable;
+  if (!usable) return { show() {} };
+  const width = Math.max(160, box.clientWidth), height = 118, left = 42, right = 20, top = 10, bottom = 22;
+  const seen = model.iterations.flatMap((iteration) => iteration.q).filter((q) => q !== null);
+  const low = Math.min(...seen), high = Math.max(...seen);
+  const x = (t) => left + ((width - left - right) * (t - 1)) / (steps - 1);
+  const y = (q) => top + ((height - top - bottom) * (high - q)) / (high - low || 1);
+  const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Q-values after each iteration" });
+  picture.append(
+    svg("path", { d: `M${left} ${y(high)}H${width - right}M${left} ${y(low)}H${width - right}`, class: "axis" }),
+    svg("text", { x: left - 5, y: y(high), class: "tick end" }, number(high, 1)),
+    svg("text", { x: left - 5, y: y(low), class: "tick end" }, number(low, 1)),
+    svg("text", { x: x(1), y: height - 7, class: "tick" }, "1"),
+    svg("text", { x: x(steps), y: height - 7, class: "tick" }, String(steps)),
+    svg("text", { x: (x(1) + x(steps)) / 2, y: height - 7, class: "tick" }, "iteration"),
+  );
+  const cursor = svg("path", { class: "cursor" });
+  picture.append(cursor);
+  const ends = spread(model.q.map(y), 11, top, height - bottom);
+  model.actions.forEach((name, action) => {
+    const points = model.iterations.filter(({ q }) => q[action] !== null);
+    const d = "M" + points.map((iteration) => `${x(iteration.t)} ${y(iteration.q[action])}`).join("L");
+    picture.append(svg("path", { d, class: `line action-${action % 8}` }));
+    picture.append(svg("text", { x: width - right + 8, y: ends[action], class: `tick text-${action % 8}` }, arrow(name)));
+  });
+  const at = (event) => {
+    const place = event.clientX - picture.getBoundingClientRect().left;
+    const t = 1 + Math.round(((place - left) / (width - left - right)) * (steps - 1));
+    scrub(Math.min(steps, Math.max(1, t)));
+  };
+  picture.addEventListener("pointerdown", (event) => {
+    picture.setPointerCapture(event.pointerId);
+    at(event);
+  });
+  picture.addEventListener("pointermove", (event) => event.buttons && at(event));
+  box.replaceChildren(picture);
+  return { show: (t) => cursor.setAttribute("d", `M${x(t)} ${top - 4}V${height - bottom + 4}`) };
+}
+
+export function showOpen(box, model, t, ids) {
+  const { open, open_size: size, expanded } = model.iterations[t - 1];
+  let shown = open.slice(0, SHOWN);
+  if (!shown.some(({ id }) => id === expanded)) {
+    const chosen = { id: expanded, probability: model.iterations[t - 1].probability };
+    shown = [...open.slice(0, SHOWN - 1), chosen];
+  }
+  const most = Math.max(...shown.map(({ probability }) => probability));
+  const rows = shown.map(({ id, probability }) => {
+    const bar = html("span", { class: "bar" });
+    bar.style.width = `${(100 * probability) / (most || 1)}%`;
+    const words = ["open-row", id === expanded ? "chosen" : "", ids.has(id) ? "marked" : ""];
+    return html(
+      "button",
+      { type: "button", class: words.filter(Boolean).join(" "), "data-id": id },
+      html("span", { class: "name" }, model.paths[id] || "root"),
+      html("span", { class: "track" }, bar),
+      html("span", { class: "p" }, percent(probability)),
+      html("span", { class: "q" }, number(model.nodes[id].path_value)),
+    );
+  });
+  const rest = 1 - shown.reduce((sum, { probability }) => sum + probability, 0);
+  const more = size > shown.length ? [html("p", { class: "more" }, `and ${size - shown.length} more, ${percent(Math.max(0, rest))} together`)] : [];
+  const head = html("div", { class: "open-head" }, html("span", {}, "path"), html("span", {}, ""), html("span", {}, "probability"), html("span", {}, "path value"));
+  box.replaceChildren(html("h3", {}, `Open set, ${size} ${size === 1 ? "node" : "nodes"}`), head, ...rows, ...more);
+}

@@ -1,0 +1,261 @@
+"""Phasic Policy Gradient: its parts against slow oracles, and that it learns, stops and goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dtsn.checkpoint import CheckpointError, checkpoints, latest_checkpoint
+from dtsn.config import PPG_CPU, PPGConfig
+from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, ProcgenPool, Step
+from dtsn.experts import ppg
+from dtsn.experts.ppg import (
+    ActorCritic,
+    PhasicPolicyGradient,
+    RewardScale,
+    advantages,
+    load_expert,
+    train_expert,
+)
+
+TINY = dataclasses.replace(
+    PPG_CPU,
+    num_envs=8,
+    rollout=8,
+    minibatches=2,
+    policy_iterations=2,
+    latent=16,
+    steps=256,
+    checkpoint_every=2,
+)
+
+
+class ColourPool:
+    """A stand-in for Procgen: the right action is the colour that is lit; an episode is 4 steps."""
+
+    def __init__(self, options: ProcgenOptions, num_envs: int, *, num_levels: int, seed: int) -> None:
+        self.rng, self.num_envs, self.elapsed = np.random.default_rng(seed), num_envs, 0
+
+    def reset(self) -> np.ndarray:
+        self.right = self.rng.integers(3, size=self.num_envs)
+        frames = np.zeros((self.num_envs, *FRAME_SHAPE), np.uint8)
+        frames[np.arange(self.num_envs), self.right] = 255
+        return frames
+
+    def step(self, actions: np.ndarray) -> Step:
+        earned = (actions == self.right).astype(np.float32)
+        self.elapsed += 1
+        ended = np.full(self.num_envs, self.elapsed % 4 == 0)
+        frames = self.reset()
+        nobody, level = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, np.int64)
+        return Step(frames, frames, earned, ended, nobody, ended & (earned > 0), level)
+
+
+@pytest.fixture
+def colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppg, "ProcgenPool", ColourPool)
+
+
+def test_advantages_are_discounted_sums_of_errors() -> None:
+    rng = np.random.default_rng(0)
+    rewards, values, ended = rng.normal(size=(9, 3)), rng.normal(size=(10, 3)), rng.random((9, 3)) < 0.3
+    gamma, lam = 0.9, 0.8
+    expected = np.zeros((9, 3))
+    for env in range(3):
+        for start in range(9):
+            weight = 1.0
+            for t in range(start, 9):
+                following = 0.0 if ended[t, env] else values[t + 1, env]
+                expected[start, env] += weight * (rewards[t, env] + gamma * following - values[t, env])
+                if ended[t, env]:
+                    break
+                weight *= gamma * lam
+    np.testing.assert_allclose(advantages(rewards, values, ended, gamma, lam), expected)
+
+
+def test_reward_scale_is_the_deviation_of_all_returns_so_far() -> None:
+    rng = np.random.default_rng(0)
+    rewards, ended = 3 * rng.normal(size=(40, 4)), rng.random((40, 4)) < 0.2
+    returns, running = [], np.zeros(4)
+    for reward, end in zip(rewards, ended, strict=True):
+        running = reward + 0.9 * running
+        returns.append(running)
+        running = running * ~end
+    scale = RewardScale(4, 0.9)
+    scale(rewards[:10], ended[:10])
+    scaled = scale(rewards[10:], ended[10:])
+    np.testing.assert_allclose(scaled, rewards[10:] / np.std(returns), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_it_learns_what_the_frame_says(colours: None, shared: bool) -> None:
+    config = dataclasses.replace(
+        TINY,
+        num_envs=32,
+        steps=10 * 256,
+        minibatches=4,
+        shared=shared,
+        learning_rate=3e-3,
+        precision="float32",
+    )
+    rows = list(PhasicPolicyGradient(config).run())
+    assert rows[0]["return"] < 1  # of 4; one action in 15 is right
+    assert rows[-1]["return"] > 3
+    assert rows[-1]["success"] > 0.7
+    assert "clone" in rows[1]
+    assert "clone" not in rows[0]  # an auxiliary phase after every second iteration
+
+
+def test_the_auxiliary_phase_teaches_values_and_keeps_the_policy(colours: None) -> None:
+    config = dataclasses.replace(TINY, num_envs=32, steps=512, policy_iterations=2, auxiliary_epochs=0)
+    learner = PhasicPolicyGradient(config)
+    list(learner.run())
+    frames = learner._frames.flatten(0, 1)
+    with torch.no_grad():
+        before, values = learner.network(frames)
+    targets = learner._targets.flatten()
+    learner._filled = 2
+    learner.config = dataclasses.replace(config, auxiliary_epochs=20)
+    learner._auxiliary_phase(torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        after, taught = learner.network(frames)
+    assert (taught - targets).square().mean() < 0.9 * (values - targets).square().mean()
+    assert (before.exp() * (before - after)).sum(1).mean() < 0.01
+
+
+def test_value_errors_reach_a_shared_encoder_in_auxiliary_phases_only() -> None:
+    network = ActorCritic(TINY)
+    frames = torch.randint(0, 256, (4, *FRAME_SHAPE), dtype=torch.uint8)
+    for detach, reaches in ((True, False), (False, True)):
+        network.zero_grad()
+        network(frames, detach=detach)[1].sum().backward()
+        assert any(p.grad is not None for p in network.policy_encoder.parameters()) == reaches
+
+
+def test_a_run_stops_saves_and_goes_on(colours: None, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    steps = train_expert(run, TINY)
+    for _ in range(3):
+        next(steps)
+    steps.close()  # type: ignore[attr-defined]
+    assert [path.name for path in checkpoints(run / "checkpoints")] == ["step-128", "step-192"]
+    with pytest.raises(FileExistsError, match="--resume"):
+        train_expert(run, TINY)
+    with pytest.raises(CheckpointError, match="learning_rate"):
+        train_expert(run, dataclasses.replace(TINY, learning_rate=1.0), resume=True)
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 999}\n{"st')  # made after the checkpoint, or half
+    rows = list(train_expert(run, dataclasses.replace(TINY, steps=320), resume=True))
+    assert [row["step"] for row in rows] == [256, 320]
+    logged = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert logged == [64, 128, 192, 256, 320]
+    expert = load_expert(run)
+    assert (expert.step, expert.config.game) == (320, "coinrun")
+
+
+def test_an_interrupt_within_an_iteration_saves_the_last_whole_one(
+    colours: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = train_expert(tmp_path, TINY)
+    next(steps)
+    step, calls = ColourPool.step, iter(range(100))
+
+    def interrupted(self: ColourPool, actions: np.ndarray) -> Step:
+        if next(calls) == 5:
+            raise KeyboardInterrupt
+        return step(self, actions)
+
+    monkeypatch.setattr(ColourPool, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    newest = latest_checkpoint(tmp_path / "checkpoints")
+    assert newest is not None
+    assert newest.name == "step-64"
+
+
+def test_a_seed_determines_a_run(colours: None) -> None:
+    one, two = (list(PhasicPolicyGradient(TINY).run()) for _ in range(2))
+    assert [row["policy"] for row in one] == [row["policy"] for row in two]
+    other = list(PhasicPolicyGradient(dataclasses.replace(TINY, seed=1)).run())
+    assert one[0]["policy"] != other[0]["policy"]
+
+
+def test_an_experts_action_depends_on_its_episode_and_step_alone(colours: None, tmp_path: Path) -> None:
+    list(train_expert(tmp_path, TINY))
+    policy = load_expert(tmp_path).policy(seed=3, at_once=8)
+    frames = np.random.default_rng(0).integers(0, 256, (5, *FRAME_SHAPE), dtype=np.uint8)
+    numbers, steps = np.arange(5), np.array([7, 0, 3, 3, 9])
+    together = np.asarray(policy(frames, numbers, steps))
+    alone = [np.asarray(policy(frames[i : i + 1], numbers[i : i + 1], steps[i : i + 1]))[0] for i in range(5)]
+    assert together.tolist() == alone
+    same = np.repeat(frames[:1], 4000, axis=0)
+    drawn = np.asarray(
+        load_expert(tmp_path).policy(seed=3, at_once=4000)(same, np.arange(4000), np.zeros(4000, int))
+    )
+    expected = load_expert(tmp_path).probabilities(frames[:1])[0]
+    np.testing.assert_allclose(np.bincount(drawn, minlength=NUM_ACTIONS) / 4000, expected, atol=0.03)
+
+
+def test_procgen_itself_is_learned_from(tmp_path: Path) -> None:
+    assert ppg.ProcgenPool is ProcgenPool
+    rows = list(train_expert(tmp_path, dataclasses.replace(TINY, game="leaper", steps=128)))
+    assert [row["step"] for row in rows] == [64, 128]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"game": "conrun"}, "did you mean 'coinrun'"),
+        ({"game": "bigfish", "mode": "memory"}, "bigfish has no mode 'memory', choose one of easy, hard"),
+        ({"num_levels": 10**10}, "num_levels is 10000000000"),
+    ],
+)
+def test_games_and_modes_are_checked(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        train_expert(tmp_path / "run", dataclasses.replace(TINY, **change))  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("change", [{"steps": 0}, {"minibatches": 3}, {"discount": 2.0}, {"encoder": "grid"},
+                                    {"learning_rate": 0.0}, {"clip": -1.0}, {"seed": -1}])  # fmt: skip
+def test_settings_are_checked(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        PPGConfig(**change)  # type: ignore[arg-type]
+
+
+def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="neither a checkpoint nor a run folder"):
+        load_expert(tmp_path)
+    shipped = Path(ppg.__file__).parents[1] / "pretrained" / "navigation-qnet"
+    with pytest.raises(CheckpointError, match="not an expert's checkpoint"):
+        load_expert(shipped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", ["coinrun", "starpilot", "bigfish"])
+def test_the_cpu_budget_beats_random(game: str, tmp_path: Path) -> None:
+    """300,000 steps, minutes each: mean returns on 200 unseen levels differ by three standard errors."""
+    from dtsn.collect import random_policy
+    from dtsn.envs.procgen import SPLITS, play_levels
+
+    torch.set_num_threads(1)
+    list(train_expert(tmp_path, dataclasses.replace(PPG_CPU, game=game)))
+    first = SPLITS["validation"][0]
+    returns = [
+        np.array(
+            [
+                played.rewards.sum()
+                for played in play_levels(
+                    ProcgenOptions(game), enumerate(range(first, first + 200)), policy, keep_frames=False
+                )
+            ]
+        )
+        for policy in (load_expert(tmp_path).policy(0, 64), random_policy(0))
+    ]
+    error = np.sqrt(sum(values.var() / len(values) for values in returns))
+    assert returns[0].mean() - returns[1].mean() > 3 * error

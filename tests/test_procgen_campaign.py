@@ -1,0 +1,95 @@
+"""Procgen from nothing to rows at a tiny budget: stopped and gone on with, and what is refused."""
+
+import sys
+
+import pytest
+
+from dtsn.envs.procgen import GAMES, load_envpool
+from dtsn.procgen_campaign import ProcgenCampaign, run_game
+
+
+def need_envpool():
+    try:
+        load_envpool()
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+def campaign(folder, **changes):
+    settings = {"games": ("leaper",), "budget": "tiny", "solvers": ("qnet", "dtsn")}
+    return ProcgenCampaign(**{**settings, **changes}, results=folder / "results", runs=folder / "runs")
+
+
+def test_a_game_from_nothing_to_rows_and_back(tmp_path):
+    need_envpool()
+    first = campaign(tmp_path, solvers=("qnet",))
+    said = []
+    run_game(first, "leaper", said.append)
+    assert [line.split(":")[0] for line in said] == [
+        f"leaper {p} seed 0" for p in ("random", "expert", "qnet")
+    ]
+    rows = {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.gz")}
+    assert len(rows) == 3
+    both = campaign(tmp_path)
+    assert both.missing("leaper") == [("dtsn", 0)]
+    run_game(both, "leaper", said.append)
+    assert both.missing("leaper") == []
+    assert all(path.read_bytes() == content for path, content in rows.items())
+    path = both.rows_path("leaper", "qnet", 0)
+    path.unlink()  # a lost file is made again from the checkpoint, the same
+    run_game(both, "leaper", said.append)
+    assert path.read_bytes() == rows[path]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"games": ("coinrnu",)}, "did you mean 'coinrun'"),
+        ({"games": ()}, "at least one game"),
+        ({"solvers": ("dtns",)}, "did you mean 'dtsn'"),
+        ({"budget": "papr"}, "did you mean 'paper'"),
+        ({"seeds": 0}, "seeds must be at least 1, got 0"),
+    ],
+)
+def test_bad_settings(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        campaign(tmp_path, **changes)
+
+
+def test_cost_counts_what_is_missing(tmp_path):
+    everything = campaign(tmp_path, games=("all",), budget="cpu")
+    assert everything.games == tuple(GAMES)
+    one = campaign(tmp_path, games=("maze",), budget="cpu")
+    assert 0 < one.cost() < everything.cost() / 15
+    for test in one.tests():
+        path = one.rows_path("maze", *test)
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert one.cost() == 0
+
+
+def test_the_command_says_what_it_costs_and_suggests_names(monkeypatch, capsys, tmp_path):
+    from dtsn import cli
+
+    one = campaign(tmp_path, games=("maze",), budget="cpu", solvers=("qnet", "search", "treeqn", "dtsn"))
+    for test in one.tests():
+        one.rows_path("maze", *test).parent.mkdir(parents=True, exist_ok=True)
+        one.rows_path("maze", *test).touch()
+    where = ["--results", str(one.results), "--runs", str(one.runs)]
+    monkeypatch.setattr(sys, "argv", ["dtsn", "reproduce", "procgen", "--games", "maze", *where])
+    cli.main()
+    assert "0 of 1 games to do, budget cpu: about 0.0 hours" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["dtsn", "reproduce", "procgen", "--games", "mase"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "did you mean 'maze'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", GAMES)
+def test_every_game_passes_the_whole_pipeline(tmp_path, game):
+    need_envpool()
+    whole = campaign(tmp_path, games=(game,), solvers=("qnet", "search", "treeqn", "dtsn"))
+    run_game(whole, game)
+    assert whole.missing(game) == []

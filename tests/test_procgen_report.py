@@ -1,0 +1,140 @@
+"""Procgen's numbers against hand calculation and enumeration, and the page made of them."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from dtsn.evaluation import ProcgenRow, write_rows
+from dtsn.experiments import PAPER_PROCGEN, PAPER_PROCGEN_WINS, PROCGEN_BUDGETS
+from dtsn.procgen_report import (
+    bootstrap,
+    build_procgen_report,
+    mean_z,
+    normalised,
+    read_rows,
+    summarise,
+    wins,
+    z_score,
+)
+
+
+def test_z_score_by_hand():
+    assert z_score(np.array([4.0, 6.0]), np.array([1.0, 3.0])) == 3.0  # (5 − 2) / 1
+    assert np.isnan(z_score(np.array([1.0]), np.array([2.0, 2.0])))
+    assert normalised(np.array([5.0]), np.array([3.0]), np.array([1.0])) == 2.0
+
+
+def test_wins_of_the_papers_own_scores_are_the_papers():
+    scores = {
+        game: {name: np.array([value]) for name, value in row.items()} for game, row in PAPER_PROCGEN.items()
+    }
+    games = list(scores)
+    assert {other: wins(scores, "dtsn", other, games) for other in PAPER_PROCGEN_WINS} == PAPER_PROCGEN_WINS
+
+
+def test_mean_z_is_the_mean_over_games():
+    scores = {
+        "maze": {"qnet": np.array([0.0, 2.0]), "dtsn": np.array([3.0])},
+        "coinrun": {"qnet": np.array([0.0, 4.0]), "dtsn": np.array([0.0])},
+    }
+    assert mean_z(scores, "dtsn", list(scores)) == pytest.approx((2 + -1) / 2)
+
+
+def test_bootstrap_against_all_resamples():
+    """The interval's ends are quantiles of the distribution over all resamples of each stratum."""
+    a, b = np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0])
+
+    def difference(drawn):
+        return float(drawn[0].mean() - drawn[1].mean())
+
+    every = [
+        np.mean(x) - np.mean(y)
+        for x in itertools.product(a, repeat=3)
+        for y in itertools.product(b, repeat=2)
+    ]
+    low, high = bootstrap([a, b], difference, 20_000)
+    assert low == pytest.approx(np.quantile(every, 0.025), abs=0.35)
+    assert high == pytest.approx(np.quantile(every, 0.975), abs=0.35)
+    assert bootstrap([a, b], difference, 200) == bootstrap([a, b], difference, 200)
+
+
+def rows(mean, count=50, seed=0):
+    rng = np.random.default_rng(seed)
+    return [ProcgenRow(1_500_000_000 + i, float(rng.normal(mean)), True, 10) for i in range(count)]
+
+
+def campaign(folder, games=("coinrun", "dodgeball")):
+    players = {"random": 0.0, "expert": 8.0, "qnet": 5.0, "search": 4.0, "treeqn": 5.5, "dtsn": 7.0}
+    for number, game in enumerate(games):
+        for offset, (player, mean) in enumerate(players.items()):
+            path = folder / "procgen" / "rows" / "cpu" / game / player / "seed-0.csv.gz"
+            write_rows(path, rows(mean, seed=10 * number + offset))
+
+
+def test_rows_round_trip(tmp_path):
+    path = write_rows(tmp_path / "x.csv.gz", [ProcgenRow(7, 2.5, False, 3), ProcgenRow(8, -1.0, True, 9)])
+    read = read_rows(path)
+    assert {name: values.tolist() for name, values in read.items()} == {
+        "level": [7, 8],
+        "score": [2.5, -1],
+        "complete": [0, 1],
+        "steps": [3, 9],
+    }
+
+
+@pytest.mark.parametrize("damage", [b"", b"not gzip"])
+def test_damaged_rows_are_named(tmp_path, damage):
+    path = tmp_path / "x.csv.gz"
+    path.write_bytes(damage)
+    with pytest.raises(ValueError, match=r"x\.csv\.gz"):
+        read_rows(path)
+
+
+def test_the_page_and_the_summary(tmp_path):
+    campaign(tmp_path / "results")
+    out = tmp_path / "docs" / "procgen-results.md"
+    written = build_procgen_report(tmp_path / "results", out)
+    summary = json.loads((tmp_path / "results" / "procgen" / "summary.json").read_text())
+    assert out in written
+    assert set(summary["games"]["coinrun"]["dtsn"]) >= {"mean", "std", "n"}
+    assert summary["wins"] == {"qnet": "2/2", "search": "2/2", "treeqn": "2/2"}
+    assert summary["budget"]["name"] == "cpu"
+    assert summary["mean_z"]["dtsn"] == pytest.approx(2, abs=0.6)
+    low, high = summary["mean_z_interval"]["dtsn"]
+    assert low < summary["mean_z"]["dtsn"] < high
+    alone = summary["games"]["coinrun"]["dtsn"]["z"]
+    assert summary["mean_z_without_dodgeball"]["dtsn"] == pytest.approx(alone)
+    page = out.read_text()
+    assert "not the paper's budget" in page
+    assert "Missing" not in page
+    before = out.read_bytes()
+    build_procgen_report(tmp_path / "results", out)
+    assert out.read_bytes() == before
+
+
+def test_what_is_missing_is_listed_and_no_rows_write_nothing(tmp_path):
+    assert build_procgen_report(tmp_path, tmp_path / "page.md") == []
+    campaign(tmp_path, games=("maze",))
+    path = tmp_path / "procgen" / "rows" / "cpu" / "maze" / "treeqn" / "seed-0.csv.gz"
+    path.unlink()
+    build_procgen_report(tmp_path, tmp_path / "page.md")
+    assert "- `maze`: treeqn" in (tmp_path / "page.md").read_text()
+
+
+def test_unknown_budget():
+    with pytest.raises(ValueError, match="huge"):
+        build_procgen_report(None, None, "huge")
+
+
+def test_a_player_without_a_baseline_has_no_aggregate():
+    summary = summarise({"maze": {"dtsn": np.array([1.0])}}, {"maze": {"dtsn": [0]}})
+    assert summary["mean_z"] == {}
+    assert summary["wins"] == {}
+
+
+def test_budgets_train_all_solvers_alike():
+    for budget in PROCGEN_BUDGETS.values():
+        configs = [budget.config(name, 0) for name in ("qnet", "search", "treeqn", "dtsn")]
+        assert len({(c.steps, c.batch_size, c.network, c.learning_rate) for c in configs}) == 1

@@ -1,0 +1,437 @@
+"""The viewer's server through real sockets: it answers what the library computes, and survives bad guests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the viewer needs dtsn[viewer]")
+import uvicorn
+
+from dtsn.checkpoint import save_checkpoint
+from dtsn.envs.navigation import NavigationOptions, make_levels
+from dtsn.evaluation import evaluate_navigation, trace_navigation
+from dtsn.experts.value_iteration import optimal_steps
+from dtsn.inspection import check_search, describe_navigation
+from dtsn.training import load_solver
+from dtsn.viewer import server as viewer
+from dtsn.viewer.server import MAX_ITERATIONS, MAX_WAITING, Library, answers_to, create_app
+
+DTSN = viewer.PRETRAINED / "navigation-dtsn"
+LEVEL = 2_000_014
+
+
+@cache
+def easy_level() -> int:
+    """A level with one exit whose goal is near and which both shipped solvers solve."""
+    levels, options = np.arange(2_000_000, 2_000_400), NavigationOptions(exits=1)
+    near = levels[optimal_steps(make_levels(levels, options)) <= 6]
+    for name in ("dtsn", "qnet"):
+        rows = evaluate_navigation(load_solver(viewer.PRETRAINED / f"navigation-{name}"), near, options)
+        near = near[[row.success and row.steps <= 8 for row in rows]]
+    return int(near[0])
+
+
+class Server:
+    """A server on a free port and a client that can say anything."""
+
+    def __init__(self, runs: Path):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.uvicorn = uvicorn.Server(uvicorn.Config(create_app(runs), log_level="critical"))
+        self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [self.socket]})
+        self.thread.start()
+
+    def close(self) -> None:
+        self.uvicorn.should_exit = True
+        self.thread.join()
+        self.socket.close()
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, named)
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        received = {name.lower(): value for name, value in response.getheaders()}
+        assert len(received) == len(response.getheaders())  # none twice, however often it is asked
+        return response.status, received, content
+
+    def post(self, body: bytes, **headers: str) -> tuple[int, Any]:
+        headers = {"Content_Type": "application/json"} | headers
+        status, _, content = self.request("POST", "/api/search", body, **headers)
+        return status, json.loads(content)
+
+    def search(self, **question: Any) -> tuple[int, Any]:
+        return self.post(json.dumps({"run": "shipped/navigation-dtsn", "exits": 1} | question).encode())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, an exported solver, one of another environment, and links to elsewhere."""
+    root = tmp_path_factory.mktemp("view")
+    runs, outside = root / "runs", root / "outside"
+    shutil.copytree(DTSN, runs / "study/dtsn-0/checkpoints/step-3000")
+    shutil.copytree(DTSN, runs / "exported")
+    shutil.copytree(DTSN, outside)
+    state = json.loads((DTSN / "state.json").read_text())
+    save_checkpoint(
+        runs / "frames/checkpoints/step-1",
+        {"model": {}},
+        {"config": state["config"], "observation_shape": [3, 64, 64], "num_actions": 15, "step": 1},
+    )
+    (runs / "empty/checkpoints").mkdir(parents=True)
+    (runs / "damaged").mkdir()
+    (runs / "damaged/state.json").write_text("{")
+    (runs / "linked").symlink_to(outside)
+    (runs / "linked-file").mkdir()
+    for name in ("state.json", "model.safetensors"):
+        (runs / "linked-file" / name).symlink_to(outside / name)
+    (runs / "linked-step/checkpoints").mkdir(parents=True)
+    (runs / "linked-step/checkpoints/step-1").symlink_to(outside)
+    return runs
+
+
+@pytest.fixture(scope="module")
+def server(runs: Path) -> Iterator[Server]:
+    server = Server(runs)
+    yield server
+    server.close()
+
+
+# --- what it answers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in viewer.PAGE.iterdir()))
+def test_page_is_served_with_closed_doors(server: Server, name: str) -> None:
+    path = "/" if name == "index.html" else f"/{name}"
+    server.request("GET", path)
+    status, headers, content = server.request("GET", path)
+    assert status == 200
+    assert content == (viewer.PAGE / name).read_bytes()
+    assert headers["content-type"].partition(";")[0] == viewer.MEDIA_TYPES[Path(name).suffix]
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert not any(name.startswith("access-control") for name in headers)
+
+
+def test_page_needs_nothing_from_elsewhere() -> None:
+    for path in viewer.PAGE.iterdir():
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")  # a name, not an address
+        for word in (
+            "://",
+            "eval(",
+            "innerHTML",
+            'style="',
+            "onclick=",
+        ):  # most of them the policy would drop
+            assert word not in text, path.name
+
+
+def test_runs_are_listed(server: Server) -> None:
+    status, _, content = server.request("GET", "/api/runs")
+    listed = {run.pop("name"): run for run in json.loads(content)["runs"]}
+    shipped = ["shipped/navigation-dtsn", "shipped/navigation-qnet"]
+    assert status == 200
+    assert sorted(listed) == sorted([*shipped, "exported", "study/dtsn-0"])
+    dtsn = {"solver": "dtsn", "planner": "best_first", "step": 3000}
+    assert listed["study/dtsn-0"] == dtsn | {"iterations": 10, "rule": "sample", "temperature": 1.0}
+    assert listed["shipped/navigation-qnet"]["planner"] == "one_step"
+    assert listed["shipped/navigation-qnet"]["iterations"] is None
+
+
+def test_folder_may_be_a_run_itself(runs: Path) -> None:
+    library = Library(runs / "study/dtsn-0", "cpu")
+    assert library.entries()[-1]["name"] == "."
+    assert library.solver(".").config.name == "dtsn"
+
+
+def test_missing_folder_shows_the_shipped_solvers(tmp_path: Path) -> None:
+    assert len(Library(tmp_path / "none", "cpu").entries()) == 2
+
+
+@pytest.mark.parametrize("run", ["shipped/navigation-dtsn", "study/dtsn-0", "exported"])
+def test_search_is_the_library_s(server: Server, run: str) -> None:
+    search = {"iterations": 7, "rule": "epsilon_greedy", "temperature": 0.5}
+    status, reply = server.search(run=run, level=LEVEL, actions=[0], seed=3, **search)
+    assert status == 200
+    robot = reply["state"]["path"][-1]
+    options = NavigationOptions(exits=1)
+    expected = describe_navigation(load_solver(DTSN), LEVEL, options, time=1, robot=robot, seed=3, **search)
+    assert reply["search"] == json.loads(json.dumps(expected))
+    check_search(reply["search"])
+
+
+@pytest.mark.parametrize("solver", ["dtsn", "qnet"])
+def test_following_the_answers_is_the_evaluated_episode(server: Server, solver: str) -> None:
+    run, level, actions = f"shipped/navigation-{solver}", easy_level(), []
+    while (reply := server.search(run=run, level=level, actions=actions)[1])["search"]:
+        actions.append(reply["search"]["action"])
+    trained = load_solver(viewer.PRETRAINED / f"navigation-{solver}")
+    cells = trace_navigation(trained, level, NavigationOptions(exits=1))
+    assert reply["state"]["path"] == cells.tolist()
+    assert reply["state"]["outcome"] == "goal"
+    assert reply["state"]["time"] == len(actions) >= reply["state"]["optimal_steps"]
+
+
+def test_collision_and_time_out_end_an_episode(server: Server) -> None:
+    outcomes = {}
+    for actions in ([0] * 5, [1] * 5):
+        for n in range(6):
+            status, reply = server.search(level=LEVEL, actions=actions[:n])
+            if status == 200 and reply["state"]["outcome"]:
+                outcomes[n] = reply["state"]["outcome"]
+                assert reply["search"] is None
+                assert server.search(level=LEVEL, actions=[*actions[:n], 0])[0] == 422
+                break
+    assert set(outcomes.values()) == {"collision"}
+    level = 2_000_001
+    path = server.search(level=level)[1]["state"]["path"]
+    back_and_forth = [1, 3] * 100  # south of the robot is free
+    state = server.search(level=level, actions=back_and_forth)[1]["state"]
+    assert (state["outcome"], state["time"], state["path"][-1]) == ("time-out", 200, path[0])
+
+
+def test_a_run_under_training_shows_its_newest_checkpoint(runs: Path) -> None:
+    library, run = Library(runs, "cpu"), runs / "study/dtsn-0"
+    first = library.solver("study/dtsn-0")
+    assert library.solver("study/dtsn-0") is first
+    newer = run / "checkpoints/step-4000"
+    shutil.copytree(DTSN, newer)
+    try:
+        assert library.solver("study/dtsn-0") is not first
+    finally:
+        shutil.rmtree(newer)
+    assert library._load_once.cache_info().maxsize == viewer.SOLVERS_KEPT
+
+
+# --- bad guests ----------------------------------------------------------------------------------------
+
+
+BAD_QUESTIONS: dict[str, dict[str, Any] | bytes] = {
+    "unknown run": {"run": "nowhere"},
+    "parent": {"run": "../outside"},
+    "parent through a run": {"run": "study/../../outside"},
+    "shipped parent": {"run": "shipped/../../../../../etc"},
+    "absolute": {"run": "/etc"},
+    "link": {"run": "linked"},
+    "linked file": {"run": "linked-file"},
+    "linked checkpoint": {"run": "linked-step"},
+    "null byte": {"run": "a\0b"},
+    "surrogate": b'{"run": "\\ud800"}',
+    "long name": {"run": "x" * 900},
+    "longer name": {"run": "x" * 5000},
+    "no checkpoint": {"run": "empty"},
+    "damaged": {"run": "damaged"},
+    "another environment": {"run": "frames"},
+    "no run": b"{}",
+    "T too large": {"iterations": MAX_ITERATIONS + 1},
+    "T absurd": {"iterations": 10**9},
+    "T endless": b'{"run": "exported", "iterations": ' + b"9" * 5000 + b"}",
+    "T zero": {"iterations": 0},
+    "T text": {"iterations": "10"},
+    "T true": {"iterations": True},
+    "T fraction": {"iterations": 1.5},
+    "NaN": {"temperature": float("nan")},
+    "infinite": {"temperature": float("inf")},
+    "negative": {"temperature": -1},
+    "cold": {"temperature": 0},
+    "rule": {"rule": "best"},
+    "exits": {"exits": 3},
+    "layout": {"layout": "round"},
+    "level": {"level": -1},
+    "large level": {"level": 2**63},
+    "seed": {"seed": -1},
+    "action": {"actions": [4]},
+    "actions": {"actions": "EEE"},
+    "many actions": {"actions": [1, 3] * 101},
+    "unknown field": {"ruin": 1},
+    "list": b"[]",
+    "number": b"7",
+    "nothing": b"",
+    "not JSON": b"{'run': 1}",
+    "not UTF-8": b"\xff\xfe\xfa",
+    "deep": b"[" * 60_000,
+    "deep field": b'{"run": "exported", "actions": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    "10 MB": b'{"run": "' + b"x" * 10_000_000 + b'"}',
+}
+
+
+@pytest.mark.parametrize("name", BAD_QUESTIONS)
+def test_bad_question_is_refused_with_a_sentence(server: Server, name: str) -> None:
+    question = BAD_QUESTIONS[name]
+    status, reply = server.search(**question) if isinstance(question, dict) else server.post(question)
+    assert 400 <= status < 500
+    assert set(reply) == {"error"}
+    assert 5 < len(reply["error"]) < 1200
+    assert "Traceback" not in reply["error"]
+    assert server.search(iterations=1)[0] == 200  # it lives on
+
+
+def test_refusal_names_the_value_and_the_field(server: Server) -> None:
+    assert server.search(iterations=10**9)[1]["error"].startswith("iterations: ")
+    assert "got 1000000000" in server.search(iterations=10**9)[1]["error"]
+    assert "'nowhere'" in server.search(run="nowhere")[1]["error"]
+    # What lies outside cannot be told from what does not exist.
+    inside, outside = (server.search(run=run)[1]["error"] for run in ("nowhere", "../outside"))
+    assert inside.replace("nowhere", "../outside") == outside
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../server.py", "/%2e%2e/server.py", "//etc/passwd", "/page/", "/docs", "/openapi.json", "/state.json"],
+)
+def test_nothing_else_is_served(server: Server, path: str) -> None:
+    status, headers, _ = server.request("GET", path)
+    assert status == 404
+    assert "content-security-policy" in headers
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.", "[::1"]
+)
+def test_foreign_host_is_refused(server: Server, host: str) -> None:
+    for method, path in (("GET", "/"), ("GET", "/api/runs"), ("POST", "/api/search")):
+        assert server.request(method, path, b"{}", Host=host)[0] == 403
+
+
+def test_foreign_pages_cannot_ask(server: Server) -> None:
+    body, own = b'{"run": "exported", "iterations": 1}', f"http://127.0.0.1:{server.port}"
+    assert server.post(body, Origin=own)[0] == 200
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", f"https://127.0.0.1:{server.port}"):
+        assert server.post(body, Origin=origin)[0] == 403
+    assert server.post(body, Sec_Fetch_Site="cross-site")[0] == 403
+    # A form or a fetch without preflight cannot say application/json.
+    assert server.post(body, Content_Type="text/plain")[0] == 415
+    status, headers, _ = server.request("OPTIONS", "/api/search", Origin=own)
+    assert status == 405
+    assert not any(name.startswith("access-control") for name in headers)
+
+
+@pytest.mark.parametrize(
+    ("bound", "host", "answered"),
+    [
+        ("127.0.0.1", "127.0.0.1:8765", True),
+        ("127.0.0.1", "localhost:8765", True),
+        ("127.0.0.1", "LOCALHOST", True),
+        ("::1", "[::1]:8765", True),
+        ("127.0.0.1", "192.168.0.5:8765", False),
+        ("192.168.0.5", "192.168.0.5:8765", True),
+        ("192.168.0.5", "localhost:8765", False),
+        ("box.lan", "box.lan:8765", True),
+        ("box.lan", "evil.example", False),
+        ("0.0.0.0", "192.168.0.5:8765", True),
+        ("0.0.0.0", "localhost:8765", True),
+        ("0.0.0.0", "evil.example:8765", False),
+        ("::", "[fe80::1]:8765", True),
+    ],
+)
+def test_hosts(bound: str, host: str, answered: bool) -> None:
+    assert answers_to(bound, host) is answered
+
+
+def test_only_so_many_searches_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, started = threading.Event(), []
+
+    def slow(*_: Any, **__: Any) -> dict[str, Any]:
+        started.append(1)
+        assert release.wait(20)
+        return {}
+
+    monkeypatch.setattr(viewer, "describe_navigation", slow)
+    with ThreadPoolExecutor(MAX_WAITING + 4) as pool:
+        asked = [pool.submit(server.search) for _ in range(MAX_WAITING + 4)]
+        refused = [done for done in (_first_done(asked, 3)) if done[0] == 503]
+        assert len(refused) == 3
+        assert "try again" in refused[0][1]["error"]
+        assert server.request("GET", "/")[0] == 200  # the page is not behind them
+        assert len(started) == 1
+        release.set()
+        assert [future.result()[0] for future in asked].count(200) == MAX_WAITING + 1
+
+
+def _first_done(futures: list[Any], count: int) -> list[Any]:
+    end = time.monotonic() + 20
+    while sum(future.done() for future in futures) < count and time.monotonic() < end:
+        time.sleep(0.01)
+    return [future.result() for future in futures if future.done()]
+
+
+# --- the command ---------------------------------------------------------------------------------------
+
+
+def start(*arguments: str, code: str = "from dtsn.cli import main; main()") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, "view", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_command_prints_its_address_and_stops_on_interrupt(tmp_path: Path) -> None:
+    with start("--port", "0", "--runs", str(tmp_path), "--host", "0.0.0.0") as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        assert "warning" in process.stdout.readline()
+        port = int(address.rstrip("/").rpartition(":")[2])
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)  # kept open: must not delay the end
+        connection.request("GET", "/api/runs")
+        assert connection.getresponse().status == 200
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        connection.close()
+    assert (process.returncode, out.strip(), err) == (0, "stopped", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--port", "BUSY"], "is in use: "),
+        (["--port", "70000"], "port must lie in 0..65535, got 70000"),
+        (["--host", "no such host"], "cannot listen on 'no such host'"),
+        (["--host", ""], "host must not be empty"),
+        (["--runs", __file__], "runs must be a folder"),
+    ],
+)
+def test_command_refuses_in_a_sentence(
+    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dtsn.cli import main
+
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        named = [str(busy.getsockname()[1]) if word == "BUSY" else word for word in arguments]
+        monkeypatch.setattr(sys, "argv", ["dtsn", "view", *named])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+    assert stopped.value.code == 2
+    message = capsys.readouterr().err
+    assert sentence in message
+    assert message.count("\n") == 1
+
+
+def test_missing_extra_names_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dtsn.cli import main
+
+    monkeypatch.delitem(sys.modules, "dtsn.viewer.server")
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.setattr(sys, "argv", ["dtsn", "view"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "pip install 'dtsn[viewer]'" in capsys.readouterr().err

@@ -1,0 +1,209 @@
+"""The viewer in a real browser, through the real command: what a visitor does, and a silent console."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from test_viewer import easy_level
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed: pip install 'dtsn[dev]'"
+)
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+if CHROMIUM is None:
+    pytest.skip("no chromium on this machine: apt-get install chromium", allow_module_level=True)
+
+Page = Any
+LEVEL = "level=2000014"
+TREE = ".pane:not(.busy) .tree svg"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    runs = tmp_path_factory.mktemp("runs")
+    command = [sys.executable, "-m", "dtsn.cli", "view", "--port", "0", "--runs", str(runs)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1]
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == "stopped\n"
+    assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1280, "height": 1000}, color_scheme="light")
+    context.set_default_timeout(60_000)
+    page, said = context.new_page(), []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    yield page
+    context.close()
+    assert said == []
+
+
+def classes(page: Page, selector: str) -> list[set[str]]:
+    return [set((node.get_attribute("class") or "").split()) for node in page.query_selector_all(selector)]
+
+
+def test_search_can_be_scrubbed_and_changed(page: Page, address: str) -> None:
+    with page.expect_response("**/api/search") as answered:
+        page.goto(f"{address}#{LEVEL}")
+    search = answered.value.json()["search"]
+    page.wait_for_selector(TREE)
+    shown = page.locator(".tree g.node")
+    assert shown.count() == len(search["nodes"]) == 41
+    best = set(search["best_path"])
+    assert {n for n, words in enumerate(classes(page, ".tree g.node")) if "best" in words} == best
+
+    for t in (9, 8):  # the keys scrub, and every panel follows
+        page.keyboard.press("ArrowLeft")
+        iteration = search["iterations"][t - 1]
+        assert page.inner_text(".choice").startswith(f"Iteration {t} of 10 expands ")
+        assert f"of {iteration['open_size']} open nodes" in page.inner_text(".choice")
+        assert page.inner_text("#iteration-text") == f"iteration {t} / 10"
+        q = [float(text.replace("−", "-")) for text in page.locator(".q-row .q").all_inner_texts()]
+        assert q == pytest.approx(iteration["q"], abs=0.006)
+        states = classes(page, ".tree g.node")
+        assert [n for n, words in enumerate(states) if "current" in words] == [iteration["expanded"]]
+        assert sum("expanded" in words for words in states) == t
+        assert sum("future" in words for words in states) == 4 * (10 - t)
+        assert f"t={t}" in page.url
+    page.keyboard.press("Home")
+    assert page.inner_text(".choice") == "Iteration 1 of 10 expands the root."
+    page.keyboard.press("End")
+
+    page.hover('.tree [data-id="2"] .disc')  # a node marks its cell
+    cell = page.locator(".place.marked")
+    assert cell.count() == 1
+    assert "2" in (cell.get_attribute("data-ids") or "").split()
+    assert "node 2 ·" in page.inner_text(".below")
+    page.hover(f'.place[data-ids="{cell.get_attribute("data-ids")}"] .disc')  # and a cell its nodes
+    marked = {n for n, words in enumerate(classes(page, ".tree g.node")) if "marked" in words}
+    assert marked == {int(n) for n in (cell.get_attribute("data-ids") or "").split()}
+
+    page.fill("#iterations", "25")
+    page.locator("#iterations").press("Enter")
+    page.wait_for_selector('.tree [data-id="100"]')
+    page.select_option("#rule", "greedy")
+    page.wait_for_selector("text=T = 25, greedy")
+    page.reload()  # the address knows it all
+    page.wait_for_selector("text=T = 25, greedy")
+    assert shown.count() == 101
+
+
+def test_agent_plays_to_the_goal_and_back(page: Page, address: str) -> None:
+    page.goto(f"{address}#level={easy_level()}")
+    page.wait_for_selector(TREE)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Step 1;")
+    page.click("#back")
+    page.wait_for_selector("text=Step 0;")
+    page.keyboard.press(" ")
+    page.wait_for_selector("text=Goal after")
+    steps = int(page.inner_text(".status").split()[2])
+    assert page.is_disabled("#step")
+    assert page.is_disabled("#play")
+    page.reload()
+    page.wait_for_selector(f"text=Goal after {steps} steps")
+    page.keyboard.press("b")
+    page.wait_for_selector(f"text=Step {steps - 1};")
+    page.keyboard.press("r")
+    page.wait_for_selector("text=Step 0;")
+    page.click(".q-row >> nth=0")  # another action than the best one
+    page.wait_for_selector("text=/Step 1;|Collision/")
+    assert re.search(r"[#&]a=E\b", page.url)
+
+
+def test_two_solvers_side_by_side(page: Page, address: str) -> None:
+    page.goto(f"{address}#{LEVEL}")
+    page.wait_for_selector(TREE)
+    page.keyboard.press("c")
+    page.wait_for_selector(".pane:nth-child(2):not(.busy) .tree svg")
+    assert page.locator(".pane h2").all_inner_texts() == ["D-TSN", "Q-network"]
+    assert [page.locator(f".pane:nth-child({n}) g.node").count() for n in (1, 2)] == [41, 5]
+    first, second = (page.locator(f".pane:nth-child({n})").bounding_box() for n in (1, 2))
+    assert first["y"] == second["y"]
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".pane:nth-child(2) >> text=Step 1;")
+    page.wait_for_selector(".pane:nth-child(1) >> text=Step 1;")
+    assert re.search(r"&a=[ESWN]&b=[ESWN]$", page.url)
+    page.keyboard.press("l")
+    page.wait_for_selector(".pane:nth-child(2) >> text=Step 0;")
+    assert "level=2000015" in page.url
+
+
+def test_fits_a_phone_in_light_and_dark(page: Page, address: str) -> None:
+    page.set_viewport_size({"width": 380, "height": 800})
+    page.goto(f"{address}#{LEVEL}&vs=shipped/navigation-qnet")
+    page.wait_for_selector(".pane:nth-child(2):not(.busy) .tree svg")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    page.click("#settings summary")
+    assert page.is_visible("#temperature")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.click("#theme")
+    dark = page.evaluate(background)
+    assert light != dark
+    page.reload()
+    assert page.evaluate(background) == dark
+    page.click("#theme")
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(background) == light  # the toggle wins over the system
+    page.keyboard.press("?")
+    assert page.is_visible("#help")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#help")
+
+
+def test_bad_settings_say_so_and_the_page_goes_on(browser: Any, address: str) -> None:
+    page = browser.new_page()  # the console notes the refused request
+    page.goto(f"{address}#run=nowhere&{LEVEL}")
+    page.wait_for_selector("#error:visible")
+    assert "unknown run 'nowhere'" in page.inner_text("#error")
+    page.select_option("#run", "shipped/navigation-qnet")
+    page.wait_for_selector(TREE)
+    assert page.is_hidden("#error")
+    assert page.is_disabled("#iterations")  # nothing to choose for a Q-network
+    page.select_option("#run", "shipped/navigation-dtsn")
+    page.wait_for_selector("text=T = 10")
+    page.fill("#iterations", "1000")
+    page.locator("#iterations").press("Enter")
+    page.wait_for_selector("#error:visible")
+    assert page.locator("g.node").count() == 41
+    page.close()
+
+
+def test_full_tree_without_inner_values_is_drawn(page: Page, address: str) -> None:
+    question = {"run": "shipped/navigation-dtsn", "level": 5, "exits": 2, "iterations": 5}
+    reply = page.request.post(f"{address}api/search", data=question).json()
+    full = reply["search"]
+    full["solver"] |= {"name": "treeqn", "planner": "full", "rule": None, "temperature": None}
+    for node in full["nodes"]:
+        node |= {"value": None, "path_value": None} if node["expanded_at"] else {}
+    for iteration in full["iterations"][:-1]:
+        iteration["q"] = [None] * 4
+    page.route("**/api/search", lambda route: route.fulfill(json=reply))
+    page.goto(f"{address}#level=5&exits=2")
+    page.wait_for_selector("text=full tree, 5 expansions")
+    page.keyboard.press("ArrowLeft")
+    assert page.locator(".q-row .q").all_inner_texts() == ["–"] * 4
