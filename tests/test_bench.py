@@ -9,16 +9,8 @@ import pytest
 import torch
 
 from dtsn import bench
-from dtsn.bench import (
-    TARGETS,
-    BareModules,
-    Case,
-    Target,
-    interleave,
-    performance_page,
-    ratio,
-    textbook_search,
-)
+from dtsn.bench import BareModules, Case, interleave, ratio, textbook_search
+from dtsn.bench_page import TARGETS, Target, performance_page, write_bench
 from dtsn.search import best_first_search
 from reference import random_model, reference_search
 
@@ -97,7 +89,8 @@ def small_result() -> dict:
         | {"paper_over_qnet": None, "peak_gb": 0.9},
         {"part": "precision", "float32_over_bfloat16": 1.1},
         {"part": "growth", "over": "iterations", "sizes": [20, 200], "ms": [1.0, 10.0], "exponent": 1.0},
-        {"part": "environment", "steps_per_second": 123456},
+        {"part": "environment", "name": "navigation", "steps_per_second": 123456},
+        {"part": "memory", "batch": 32, "iterations": [1, 200], "peak_gb": [0.5, 2.5]},
         {"part": "data", "load_over_train": [0.01, 0.001]},
     ]
     ratios = {name: {"value": 2.0, "target": target.limit, "spread": 0.2} for name, target in TARGETS.items()}
@@ -123,11 +116,12 @@ def test_page_shows_every_target_and_explains_those_not_clearly_kept() -> None:
         assert target.title in headline
         assert (target.title in explained) == (target.verdict(2.0) != "yes")
     assert "123,456" in page
+    assert "2.5 GB (T=200)" in page
     assert "out of memory" in page
 
 
 def test_result_is_written_as_json_and_page(tmp_path) -> None:
-    written = bench.write_bench(small_result(), tmp_path / "results" / "bench.json", tmp_path / "page.md")
+    written = write_bench(small_result(), tmp_path / "results" / "bench.json", tmp_path / "page.md")
     assert all(path.exists() for path in written)
     assert json.loads(written[0].read_text())["ratios"].keys() == TARGETS.keys()
     assert written[2] == tmp_path / "figures" / "growth.png"

@@ -28,6 +28,7 @@ from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
 from dtsn.data import Dataset
 from dtsn.doctor import packages
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
+from dtsn.experiments import NAVIGATION_VARIANTS
 from dtsn.inspection import read_search
 from dtsn.training import load_solver, read_metrics
 
@@ -596,4 +597,4 @@ def test_order_of_runs() -> None:
     tasks = Campaign(seeds=2).tasks()
     assert tasks[:4] == [("qnet", 0), ("search", 0), ("treeqn", 0), ("dtsn", 0)]
     assert {seed for _, seed in tasks[4:8]} == {1}
-    assert len(tasks) == len(set(tasks)) == 8 + 9
+    assert len(tasks) == len(set(tasks)) == 8 + len(NAVIGATION_VARIANTS) - 4

@@ -99,7 +99,7 @@ def test_planes_without_a_mark_or_with_several_give_finite_codes_and_gradients()
     codes.sum().backward()
     assert codes.isfinite().all()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
-    torch.testing.assert_close(codes[0], net.last(torch.zeros(1, net.last[0].in_features))[0])
+    torch.testing.assert_close(codes[0], net.last(torch.zeros(1, net.last.in_features))[0])
 
 
 def test_costs_stay_in_their_bounds_whatever_the_weights():

@@ -566,3 +566,17 @@ def test_your_own_modules_without_parameters_plan() -> None:
             module.register_buffer(key, value.data)
     solver = Solver(model, SolverConfig(iterations=3))  # too few to pass the goal: every tree is exact
     assert solver.act(torch.tensor([[0.75], [-0.625]])).tolist() == [0, 1]
+
+
+@pytest.mark.slow
+def test_compiled_acting_chooses_the_same() -> None:
+    torch.manual_seed(0)
+    space, actions = Box(-1, 1, (6,)), Discrete(3)
+    solver = Solver.create("dtsn", space, actions, seed=0).eval()
+    observation, uniforms = torch.randn(16, 6), torch.rand(16, 10)
+    expected = torch.cat(
+        [solver.act(o[None], uniforms=u[None]) for o, u in zip(observation, uniforms, strict=True)]
+    )
+    solver.compile_acting()
+    found = [solver.act(o[None], uniforms=u[None]) for o, u in zip(observation, uniforms, strict=True)]
+    assert torch.cat(found).tolist() == expected.tolist()

@@ -22,7 +22,7 @@ import dtsn
 from dtsn.config import TrainConfig
 from dtsn.envs.navigation import SPLITS
 from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS
-from dtsn.processes import Job, run_jobs
+from dtsn.processes import Job, prepare, run_jobs
 
 VALIDATION_LEVELS = 500
 SHOWN_LEVEL = 2_000_003  # of the test split: its way out is not the way to the goal
@@ -138,13 +138,11 @@ def run_campaign(campaign: Campaign, jobs: int = 2) -> Iterator[tuple[str, int, 
 
 def run_task(campaign: Campaign, variant: str, seed: int) -> None:
     """Train one variant with one seed, from its last checkpoint if it has one, and test it."""
-    import torch
-
     from dtsn.data import Dataset
     from dtsn.evaluation import evaluate_navigation, first_levels, write_rows
     from dtsn.training import Trainer, has_run, load_solver, train_run
 
-    torch.set_num_threads(1)
+    prepare()
     row, run = NAVIGATION_VARIANTS[variant], campaign.runs / variant / f"seed-{seed}"
     validation = first_levels("validation", VALIDATION_LEVELS)
     with Dataset(collect_data(campaign.runs, row.layout)) as dataset:

@@ -16,6 +16,7 @@ from dtsn.campaign import SHOWN_LEVEL, Campaign
 from dtsn.config import PPG_CPU, PPGConfig, Rule, TrainConfig
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.experiments import NAVIGATION
+from dtsn.processes import prepare
 from dtsn.procgen_campaign import ProcgenCampaign
 from dtsn.terminal import add_result, console, did_you_mean, done, make_table, pairs, progress
 
@@ -100,7 +101,7 @@ def train(
     from dtsn.data import Dataset
     from dtsn.training import Trainer, train_run
 
-    set_threads(threads)
+    prepare(threads)
     if data.name == DATA.name and not data.exists():
         collect(out=data)
     run = run or Path("runs") / f"{config.solver.name}-{config.seed}"
@@ -169,7 +170,7 @@ def collect_procgen(
     from dtsn.envs.procgen import ProcgenOptions
     from dtsn.experts.ppg import load_expert
 
-    set_threads(threads)
+    prepare(threads)
     options = ProcgenOptions(game, mode)
     out = out or Path("data") / f"{game}.h5"
     folder = expert or Path("runs") / f"expert-{game}"
@@ -217,7 +218,7 @@ def expert(
     from dtsn.checkpoint import latest_checkpoint
     from dtsn.experts.ppg import train_expert
 
-    set_threads(threads)
+    prepare(threads)
     run = run or Path("runs") / f"expert-{config.game}"
     steps = train_expert(run, config, resume=resume, device=pick_device(device))
     with progress(f"{config.game} {config.mode}") as update:
@@ -285,7 +286,7 @@ def eval_(
     from dtsn.evaluation import evaluate_navigation, first_levels, write_rows
     from dtsn.training import load_solver
 
-    set_threads(threads)
+    prepare(threads)
     changes: dict[str, Any] = {}
     if iterations is not None:
         changes["act_iterations"] = iterations
@@ -346,7 +347,7 @@ def eval_procgen(
     from dtsn.evaluation import evaluate_procgen, solver_policy, write_rows
     from dtsn.training import load_solver
 
-    set_threads(threads)
+    prepare(threads)
     options = ProcgenOptions(game, mode)
     if levels < 1:
         raise ValueError(f"levels must be at least 1, got {levels}")
@@ -420,7 +421,7 @@ def plan(
     from dtsn.inspection import describe_navigation, write_search
     from dtsn.textview import search_text
 
-    set_threads(threads)
+    prepare(threads)
     search: dict[str, Any] = {"iterations": iterations, "rule": rule, "temperature": temperature}
     if state is None:
         options = NavigationOptions(exits=exits, exit_layout=exit_layout)
@@ -495,7 +496,7 @@ def play(
         raise ValueError(f"delay must be from 0 to 60 seconds, got {delay}")
     from dtsn.inspection import watch_navigation
 
-    set_threads(threads)
+    prepare(threads)
     options = NavigationOptions(exits=exits, exit_layout=exit_layout)
     search: dict[str, Any] = {"iterations": iterations, "rule": rule, "temperature": temperature}
     decisions = watch_navigation(load(run, device), level, options, seed=seed, **search)
@@ -663,14 +664,13 @@ def demo(out: Path = Path("demo"), levels: int = 2000, steps: int = 500, device:
         steps: of the small training run.
         device: auto takes CUDA where there is one.
     """
-    import torch
 
     from dtsn.campaign import draw_search
     from dtsn.evaluation import evaluate_navigation, first_levels
     from dtsn.experiments import NAVIGATION_VARIANTS, PAPER_NAVIGATION
     from dtsn.training import has_run, load_solver
 
-    torch.set_num_threads(1)
+    prepare()
     chosen = pick_device(device)
     solvers = {name: load_solver(shipped(name), chosen) for name in ("dtsn", "qnet")}
     table = make_table(f"{levels} unseen halls each; trained on 1000 trajectories with two exits only")
@@ -712,11 +712,11 @@ def bench(
         compile: also act through torch.compile, which takes a minute to compile.
         threads: small networks are fastest with one.
     """
-    import torch
 
-    from dtsn.bench import TARGETS, run_bench, write_bench
+    from dtsn.bench import run_bench
+    from dtsn.bench_page import TARGETS, write_bench
 
-    torch.set_num_threads(threads)
+    prepare(threads)
     result = run_bench(quick=quick, compiled=compile, progress=console().print)
     for name, found in result["ratios"].items():
         target = TARGETS[name]
@@ -763,7 +763,7 @@ def view(
         if browser:
             webbrowser.open(address)
 
-    set_threads(1)
+    prepare()
     serve(runs, host, port, pick_device(device), ready)
     print("stopped")
 
@@ -782,7 +782,7 @@ def doctor(folder: Path = Path(), device: Device = "auto") -> None:
     """
     from dtsn.doctor import examine
 
-    set_threads(1)
+    prepare()
     bad = 0
     style = {"ok": "green", "missing": "yellow", "bad": "bold red"}
     for finding in examine(folder, pick_device(device)):
@@ -932,15 +932,6 @@ def pick_device(device: Device) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' is not available here: use --device cpu or auto")
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-
-
-def set_threads(threads: int) -> None:
-    """Threads of this process."""
-    import torch
-
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
-    torch.set_num_threads(threads)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

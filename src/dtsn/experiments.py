@@ -19,7 +19,7 @@ from dtsn.envs.navigation import NavigationOptions
 NAVIGATION = TrainConfig(
     solver=SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.1, reward=1.0)),
     network=NetworkConfig(encoder="paths", value_scale=10.0),
-    steps=1500,
+    steps=2000,
     search_warmup=300,
     augment="grid_symmetries",
 )

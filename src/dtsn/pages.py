@@ -29,15 +29,15 @@ code { font-size: .92em; }
 """
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def configuration(config: Any) -> str:
-    """Every number of a configuration dataclass as a Markdown table, with what it means not repeated."""
-    return table(("Setting", "Value"), ((f"`{name}`", f"{value}") for name, value in _settings(config)))
+    """Every number of a configuration dataclass as a Markdown table."""
+    return table(("Setting", "Value"), ((f"`{name}`", value) for name, value in _settings(config)))
 
 
 def _settings(config: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -92,7 +92,8 @@ class PathEncoder(nn.Module):
         self.contrast = nn.Parameter(torch.ones(COSTS, 1, 1))
         self.bounds = math.log(LEAST_COST / FREE_COST), math.log(LARGEST_COST / FREE_COST)
         read = planes * COSTS * 10 + narrow
-        self.last = nn.Sequential(nn.Linear(planes * read, hidden), nn.ReLU(), nn.Linear(hidden, latent))
+        # Linear: a hidden layer here fits the data's combinations of ways and misjudges others.
+        self.last = nn.Linear(planes * read, latent)
         square = torch.arange(3)[:, None] * (width + 2) + torch.arange(3)
         self.register_buffer("square", square.flatten(), persistent=False)  # [9] cells of the padded map
 

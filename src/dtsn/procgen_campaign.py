@@ -19,7 +19,7 @@ from typing import Any
 import dtsn
 from dtsn.envs.procgen import GAMES, ProcgenOptions, split_range
 from dtsn.experiments import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
-from dtsn.processes import Job, run_jobs
+from dtsn.processes import Job, prepare, run_jobs
 
 # What one core of a small machine does, to say beforehand what a campaign costs.
 EXPERT_STEPS_PER_SECOND = {"nature": 600, "impala": 40}
@@ -122,14 +122,12 @@ def run_campaign(campaign: ProcgenCampaign, jobs: int = 2) -> Iterator[tuple[str
 
 def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = print) -> None:
     """Everything that is missing of one game, in order."""
-    import torch
-
     from dtsn.collect import random_policy
     from dtsn.evaluation import evaluate_procgen, solver_policy, write_rows
     from dtsn.experts.ppg import load_expert
     from dtsn.training import load_solver
 
-    torch.set_num_threads(1)
+    prepare()
     budget = campaign.numbers
     options = ProcgenOptions(game, budget.mode)
     folder = campaign.runs / campaign.budget / game

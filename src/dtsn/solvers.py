@@ -115,8 +115,26 @@ class Solver(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The best actions ``[B]`` by the acting planner; ``uniforms [B, T]`` fix what its search draws."""
-        tree = self.plan(observation, invalid_actions=invalid_actions, uniforms=uniforms, generator=generator)
-        return tree.q.argmax(1)
+        with torch.inference_mode():  # nothing of the tree is kept, so the fastest mode will do
+            latent = self.world_model.encode(self._checked(observation))
+            best = self._best_action(latent, invalid_actions, uniforms, generator)
+        return best.clone()  # an ordinary tensor again
+
+    def compile_acting(self) -> None:
+        """Let ``act`` run through ``torch.compile``: a minute at first, then much faster for few rows.
+
+        Worth it for long episodes played one at a time. Each batch size is compiled by itself.
+        """
+        self._best_action = torch.compile(self._best_action, dynamic=False)  # type: ignore[method-assign]
+
+    def _best_action(
+        self,
+        latent: Tensor,
+        invalid_actions: Tensor | None,
+        uniforms: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        return self._act_tree(latent, invalid_actions, uniforms, generator).q.argmax(1)
 
     def loss(
         self, batch: Batch, *, iterations: int | None = None, generator: torch.Generator | None = None

@@ -196,6 +196,8 @@ def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solve
         shape, num_actions = tuple(state["observation_shape"]), state["num_actions"]
         if math.prod(shape) > MAX_FRAME_VALUES:
             raise ValueError(f"observation_shape {list(shape)} is beyond {MAX_FRAME_VALUES} values")
+        if not isinstance(num_actions, int) or num_actions < 1:
+            raise ValueError(f"num_actions must be a positive int, got {num_actions!r}")
         with torch.device("meta"):  # takes no memory: a checkpoint may claim more than it holds
             _check_tensors(make_solver(config, shape, num_actions).state_dict(), tensors)
         solver = make_solver(config, shape, num_actions)
