@@ -86,6 +86,42 @@ def test_the_command_says_what_it_costs_and_suggests_names(monkeypatch, capsys, 
     assert "did you mean 'maze'" in capsys.readouterr().err
 
 
+def fails(monkeypatch, capsys, *arguments):
+    from dtsn import cli
+
+    monkeypatch.setattr(sys, "argv", ["dtsn", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_commands_by_hand_and_what_they_refuse(tmp_path, monkeypatch, capsys):
+    need_envpool()
+    from dtsn import cli
+    from dtsn.cli import shipped
+
+    data, run = tmp_path / "leaper.h5", tmp_path / "run"
+    collected = ["--policy", "random", "--keep", "all", "--episodes", 2, "--out", data]
+    small = ["--steps", 2, "--batch-size", 4, "--network.latent", 16, "--network.hidden", 16]
+    for command in (
+        ["collect", "procgen", "--game", "leaper", *collected],
+        ["train", "procgen", "--data", data, "--run", run, *small],
+        ["eval", "procgen", run, "--game", "leaper", "--levels", 2, "--iterations", 1],
+    ):
+        monkeypatch.setattr(sys, "argv", ["dtsn", *map(str, command)])
+        cli.main()
+    assert "mean score" in capsys.readouterr().out
+    assert len(list((run / "evaluation").glob("leaper-easy-T1.csv.gz"))) == 1
+    wrong = fails(monkeypatch, capsys, "eval", "procgen", shipped("dtsn"), "--game", "leaper")
+    assert "sees observations (3, 20, 20) and has 4 actions; Procgen has (3, 64, 64) and 15" in wrong
+    assert "did you mean 'leaper'" in fails(monkeypatch, capsys, "eval", "procgen", run, "--game", "leapr")
+    assert "levels must be at least 1, got 0" in fails(
+        monkeypatch, capsys, "eval", "procgen", run, "--game", "leaper", "--levels", 0
+    )
+    assert "use dtsn train procgen" in fails(monkeypatch, capsys, "train", "--data", data, "--run", run)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 def test_every_game_passes_the_whole_pipeline(tmp_path, game):

@@ -15,7 +15,7 @@ import tyro
 from dtsn.campaign import SHOWN_LEVEL, Campaign
 from dtsn.config import PPG_CPU, PPGConfig, Rule, TrainConfig
 from dtsn.envs.navigation import NavigationOptions
-from dtsn.experiments import NAVIGATION
+from dtsn.experiments import NAVIGATION, PROCGEN_BUDGETS
 from dtsn.processes import prepare
 from dtsn.procgen_campaign import ProcgenCampaign
 from dtsn.terminal import add_result, console, did_you_mean, done, make_table, pairs, progress
@@ -97,15 +97,56 @@ def train(
         device: auto takes CUDA where there is one.
         threads: small networks are fastest with one.
     """
+    if data.name == DATA.name and not data.exists():
+        collect(out=data)
+    run = run or Path("runs") / f"{config.solver.name}-{config.seed}"
+    fit(config, data, run, resume, validate_levels, device, threads)
+    done(f"wrote {run}", f"dtsn eval {run}")
+
+
+def train_procgen(
+    config: Annotated[TrainConfig, tyro.conf.arg(name="")] = PROCGEN_BUDGETS["cpu"].train,
+    data: Path = Path("data/coinrun.h5"),
+    run: Path | None = None,
+    resume: bool = False,
+    device: Device = "auto",
+    threads: int = 1,
+) -> None:
+    """Train a solver on a Procgen data set; the defaults are those of the CPU budget.
+
+    Example: dtsn train procgen --data data/coinrun.h5 --solver.name qnet --run runs/coinrun-qnet
+
+    Args:
+        config: every number of the run.
+        data: a data set made by dtsn collect procgen.
+        run: the run folder; runs/DATA-SOLVER-SEED if not given.
+        resume: go on with the run in the folder.
+        device: auto takes CUDA where there is one.
+        threads: small networks are fastest with one.
+    """
+    run = run or Path("runs") / f"{data.stem}-{config.solver.name}-{config.seed}"
+    fit(config, data, run, resume, 0, device, threads)
+    done(f"wrote {run}", f"dtsn eval procgen {run} --game {data.stem}")
+
+
+def fit(
+    config: TrainConfig,
+    data: Path,
+    run: Path,
+    resume: bool,
+    validate_levels: int,
+    device: Device,
+    threads: int,
+) -> None:
+    """Train with a progress bar; Ctrl-C saves and says how to go on."""
     from dtsn.checkpoint import best_checkpoint, latest_checkpoint, load_state
     from dtsn.data import Dataset
     from dtsn.training import Trainer, train_run
 
     prepare(threads)
-    if data.name == DATA.name and not data.exists():
-        collect(out=data)
-    run = run or Path("runs") / f"{config.solver.name}-{config.seed}"
     with Dataset(data) as dataset:
+        if dataset.header["env_id"] == "dtsn/Procgen-v0" and config.network.encoder in ("grid", "paths"):
+            raise ValueError(f"{data} holds frames of Procgen: use dtsn train procgen --data {data}")
         chosen = pick_device(device)
         trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, chosen)
         console().print(f"{config.solver.name} on {data} ({len(dataset)} transitions), {chosen}, into {run}")
@@ -127,7 +168,6 @@ def train(
     best = best_checkpoint(run / "checkpoints")
     if best is not None:
         console().print(f"best by validation: {best} ({100 * load_state(best)['validation']:.1f}% success)")
-    done(f"wrote {run}", f"dtsn eval {run}")
 
 
 def collect_procgen(
@@ -188,7 +228,7 @@ def collect_procgen(
             overwrite=overwrite,
             progress=update,
         )
-    done(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)", f"dtsn train --data {out}")
+    done(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)", f"dtsn train procgen --data {out}")
 
 
 def expert(
@@ -953,6 +993,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 # What the same commands take and do for Procgen: dtsn COMMAND procgen.
 PROCGEN_COMMANDS: dict[str, Callable[..., None]] = {
     "collect": collect_procgen,
+    "train": train_procgen,
     "eval": eval_procgen,
     "reproduce": reproduce_procgen,
 }

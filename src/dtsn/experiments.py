@@ -23,13 +23,15 @@ NAVIGATION = TrainConfig(
     search_warmup=300,
     augment="grid_symmetries",
 )
-# An encoder that pools features over the map: it does not generalise by itself, so it tells solvers apart.
+# Encoders that pool features over the map: they do not generalise by themselves, so they tell solvers apart.
+# This one also reads the features at the robot's and the goal's cell; the plain one has global maxima alone.
 NAVIGATION_POOLED = replace(
     NAVIGATION,
     network=NetworkConfig(encoder="grid", value_scale=10.0, precision="bfloat16"),
     steps=3000,
     search_warmup=500,
 )
+NAVIGATION_PLAIN = replace(NAVIGATION_POOLED, network=replace(NAVIGATION_POOLED.network, readout=False))
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Variant:
     title: str
     train: TrainConfig
     layout: str = "independent"  # of the exits, in training and testing
-    act_iterations: tuple[int, ...] = ()  # searches to test with, besides the one it was trained with
+    act_iterations: tuple[int, ...] = ()  # searches to test seed 0 with, besides the one it was trained with
 
     @property
     def solver(self) -> SolverConfig:
@@ -94,6 +96,7 @@ NAVIGATION_VARIANTS = {
         )
         for name, title in _TITLES.items()
     },
+    **{f"{name}-plain": Variant(title, _train(name, NAVIGATION_PLAIN)) for name, title in _TITLES.items()},
     **{
         f"{name}-opposite": Variant(title, _train(name), layout="opposite") for name, title in _TITLES.items()
     },
@@ -178,8 +181,8 @@ PROCGEN_BUDGETS = {
     # The whole pipeline in a minute a game: to see that it works, not to see results.
     "tiny": ProcgenBudget(
         mode="easy",
-        expert=replace(PPG_CPU, steps=2048, num_envs=16),
-        episodes=4,
+        expert=replace(PPG_CPU, steps=1024, num_envs=16, auxiliary_epochs=1),
+        episodes=2,
         keep="all",
         train=TrainConfig(
             solver=_PROCGEN_SOLVER,
@@ -188,7 +191,7 @@ PROCGEN_BUDGETS = {
             batch_size=8,
             search_warmup=2,
         ),
-        levels=4,
+        levels=2,
     ),
     # A few hours for four games on two cores.
     "cpu": ProcgenBudget(

@@ -39,6 +39,11 @@ FAMILIES = {
         "lifts every solver. Here all four use one that pools features over the map "
         "(`experiments.NAVIGATION_POOLED`): what it makes of one exit depends on the solver.",
     ),
+    "-plain": (
+        "Global maxima alone",
+        "The plainest encoder, as a reader of the paper would write it: convolutions and a global maximum "
+        "(`experiments.NAVIGATION_PLAIN`).",
+    ),
     "-opposite": (
         "Exits on opposite sides",
         "Another placement of the exits, in training and testing. The paper does not say how it places "
