@@ -18,7 +18,7 @@ SHOTS = {  # name: (width, height, colour scheme, what the address says, a node 
     "light": (1280, 1090, "light", f"{LEVEL}&t=7", 17),
     "dark": (1280, 1090, "dark", f"{LEVEL}&iterations=40&a=SSEEE", None),
     "phone": (380, 840, "light", f"{LEVEL}&a=SSE", None),
-    "comparison": (1280, 1010, "light", "level=2000026&vs=shipped/navigation-qnet&a=NWW&b=SNS", None),
+    "comparison": (1280, 1010, "light", f"{LEVEL}&vs=shipped/navigation-qnet", None),
 }
 
 
