@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dtsn import campaign, cli, evaluation
+from dtsn import campaign, cli, evaluation, processes
 from dtsn.campaign import SHOWN_LEVEL, Campaign, run_task
 from dtsn.checkpoint import latest_checkpoint
 from dtsn.collect import collect_navigation
@@ -450,8 +450,8 @@ def test_mistakes_are_explained(
     def started(*_: object, **__: object) -> None:
         raise AssertionError("runs are started before their settings are checked")
 
-    monkeypatch.setattr(campaign.time, "sleep", started)
-    monkeypatch.setattr(campaign.subprocess, "Popen", started)
+    monkeypatch.setattr(processes.time, "sleep", started)
+    monkeypatch.setattr(processes.subprocess, "Popen", started)
     arguments, explanation = MISTAKES[mistake]
     said = inside(*arguments, code=2)
     assert explanation in said

@@ -10,7 +10,7 @@ import pytest
 import torture
 
 SIZES = {
-    "kill": 10,
+    "kill": 6,
     "resume": 3,
     "disk_full": 4,
     "flip": 56,

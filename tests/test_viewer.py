@@ -23,7 +23,8 @@ import pytest
 pytest.importorskip("fastapi", reason="the viewer needs dtsn[viewer]")
 import uvicorn
 
-from dtsn.checkpoint import save_checkpoint
+from dtsn.checkpoint import load_state, save_checkpoint
+from dtsn.cli import shipped
 from dtsn.envs.navigation import NavigationOptions, make_levels
 from dtsn.evaluation import evaluate_navigation, trace_navigation
 from dtsn.experts.value_iteration import optimal_steps
@@ -149,10 +150,10 @@ def test_page_needs_nothing_from_elsewhere() -> None:
 def test_runs_are_listed(server: Server) -> None:
     status, _, content = server.request("GET", "/api/runs")
     listed = {run.pop("name"): run for run in json.loads(content)["runs"]}
-    shipped = ["shipped/navigation-dtsn", "shipped/navigation-qnet"]
+    names = ["shipped/navigation-dtsn", "shipped/navigation-qnet", "exported", "study/dtsn-0"]
     assert status == 200
-    assert sorted(listed) == sorted([*shipped, "exported", "study/dtsn-0"])
-    dtsn = {"solver": "dtsn", "planner": "best_first", "step": 3000}
+    assert sorted(listed) == sorted(names)
+    dtsn = {"solver": "dtsn", "planner": "best_first", "step": load_state(shipped("dtsn"))["step"]}
     assert listed["study/dtsn-0"] == dtsn | {"iterations": 10, "rule": "sample", "temperature": 1.0}
     assert listed["shipped/navigation-qnet"]["planner"] == "one_step"
     assert listed["shipped/navigation-qnet"]["iterations"] is None

@@ -1069,7 +1069,9 @@ def _ask(log: Path, number: int) -> bool:
     try:
         with urllib.request.urlopen(f"{address}api/runs", timeout=30) as answer:
             runs = json.load(answer)["runs"]
-        question = {"run": runs[number % len(runs)]["id"], "level": number}
+        if not runs:  # before the first checkpoint
+            return False
+        question = {"run": runs[number % len(runs)]["name"], "level": number}
         request = urllib.request.Request(
             f"{address}api/search", json.dumps(question).encode(), {"Content-Type": "application/json"}
         )
