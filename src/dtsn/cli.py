@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import io
 import sys
 import webbrowser
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +21,16 @@ from dtsn.envs.navigation import NavigationOptions
 from dtsn.experiments import NAVIGATION, PROCGEN_BUDGETS
 from dtsn.processes import prepare
 from dtsn.procgen_campaign import ProcgenCampaign
-from dtsn.terminal import add_result, console, did_you_mean, done, make_table, pairs, progress
+from dtsn.terminal import (
+    add_result,
+    console,
+    did_you_mean,
+    done,
+    in_one_line,
+    make_table,
+    pairs,
+    progress,
+)
 
 if TYPE_CHECKING:
     from dtsn.inspection import Document
@@ -1007,17 +1019,8 @@ DATA_COMMANDS: dict[str, Callable[..., None]] = {
 
 def main() -> None:
     """Entry point of ``dtsn``."""
-    arguments = sys.argv[1:]
     try:
-        if arguments[1:2] == ["procgen"] and arguments[0] in PROCGEN_COMMANDS:
-            command = PROCGEN_COMMANDS[arguments[0]]
-            return tyro.cli(command, prog=f"dtsn {arguments[0]} procgen", args=arguments[2:])
-        if arguments[:1] == ["data"]:
-            about = inspect.getdoc(data) or ""
-            return run_command(DATA_COMMANDS, "dtsn data", about, arguments[1:] or ["--help"])
-        run_command(
-            COMMANDS, "dtsn", "Differentiable Tree Search Network: a Q-network that plans.", arguments
-        )
+        read_arguments(sys.argv[1:])()
     except (ValueError, OSError, ImportError, ArithmeticError) as error:
         print(f"dtsn: {error}", file=sys.stderr)
         sys.exit(2)
@@ -1026,14 +1029,50 @@ def main() -> None:
         sys.exit(130)
 
 
-def run_command(
+def read_arguments(arguments: list[str]) -> Callable[[], None]:
+    """The command with its arguments, ready to run; complaints of tyro's become one line."""
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            if arguments[1:2] == ["procgen"] and arguments[0] in PROCGEN_COMMANDS:
+                command = deferred(PROCGEN_COMMANDS[arguments[0]])
+                run: Callable[[], None] = tyro.cli(
+                    command, prog=f"dtsn {arguments[0]} procgen", args=arguments[2:]
+                )
+                return run
+            if arguments[:1] == ["data"]:
+                about = inspect.getdoc(data) or ""
+                return choose(DATA_COMMANDS, "dtsn data", about, arguments[1:] or ["--help"])
+            about = "Differentiable Tree Search Network: a Q-network that plans."
+            return choose(COMMANDS, "dtsn", about, arguments)
+    except SystemExit as stop:
+        if not stop.code:  # --help
+            raise
+        raise ValueError(in_one_line(complaint.getvalue())) from None
+
+
+def choose(
     commands: dict[str, Callable[..., None]], prog: str, description: str, arguments: list[str]
-) -> None:
-    """Run the command that the arguments begin with; a name near to one of them is suggested."""
+) -> Callable[[], None]:
+    """The command that the arguments begin with; a name near to one of them is suggested."""
     if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
         hint = did_you_mean(arguments[0], commands) or f", choose one of {', '.join(commands)}"
         raise ValueError(f"unknown command {arguments[0]!r}{hint}")
-    tyro.extras.subcommand_cli_from_dict(commands, prog=prog, description=description, args=arguments)
+    later = {name: deferred(command) for name, command in commands.items()}
+    chosen: Callable[[], None] = tyro.extras.subcommand_cli_from_dict(
+        later, prog=prog, description=description, args=arguments
+    )
+    return chosen
+
+
+def deferred(command: Callable[..., None]) -> Callable[..., Any]:
+    """The same command for tyro, but it returns what to run: reading arguments and running are two things."""
+
+    @functools.wraps(command)
+    def later(*args: Any, **kwargs: Any) -> Any:
+        return functools.partial(command, *args, **kwargs)
+
+    return later
 
 
 if __name__ == "__main__":

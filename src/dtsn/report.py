@@ -424,7 +424,7 @@ def _evidence(check: Check, finding: Finding | None) -> str:
     mark = {True: "✓", False: "✗", None: "?"}[finding.holds]
     theirs = _paper(*check.more), _paper(*check.less)
     printed = f"; {theirs[0].success - theirs[1].success:+.1f}" if theirs[0] and theirs[1] else ""
-    ours, low, high = (f"{100 * x:+.1f}" for x in (finding.difference, finding.low, finding.high))
+    ours, low, high = (f"{100 * x:+.2f}" for x in (finding.difference, finding.low, finding.high))
     wanted = f", to be above {100 * check.margin:+.0f}" if check.margin else ""
     return f"{mark} {what}: " + f"{ours} ({low} to {high}{printed}){wanted}".replace("-", "−")
 
@@ -520,7 +520,8 @@ def _title(variant: str) -> str:
 
 
 def _percent(rate: float) -> str:
-    return f"{100 * rate:.1f}%"
+    digits = 2 if 0 < min(rate, 1 - rate) < 1e-3 else 1  # 99.96% is not 100.0%
+    return f"{100 * rate:.{digits}f}%"
 
 
 def _points(rate: float) -> str:

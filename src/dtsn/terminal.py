@@ -73,3 +73,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint at the known name nearest to a misspelt one, or nothing."""
     near = difflib.get_close_matches(name.lower(), known, 1)
     return f", did you mean {near[0]!r}?" if near else ""
+
+
+def in_one_line(box: str) -> str:
+    """What tyro complains about in a box, without the box, the title and the help below."""
+    lines = [line.strip("│ \n") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
+    parts = " ".join(lines).split(" ──")  # rules between the parts
+    what = parts[0].replace("__tyro-dummy-inner__.config.", "").replace("Error parsing ", "")
+    near = next((line for line in lines if line.startswith("--")), None) if "Perhaps" in box else None
+    return what.rstrip(".") + (f"; did you mean {near.split()[0]}?" if near else "")
