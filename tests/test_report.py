@@ -160,8 +160,14 @@ def test_page(campaign: Path) -> None:
     targets = ("(figures/navigation-success.png)", "(deviations.md)", "(../navigation)", "dtsn reproduce")
     for target in (*targets, "1.5 hours", "`dtsn-20`: no rows\n"):
         assert target in page
-    assert "`dtsn`: no rows for 2 exits, T=20; 2 exits, T=50; 1 exit, T=20; 1 exit, T=50 (seeds 1)\n" in page
+    assert "`dtsn`: no rows for 2 exits, T=20; 2 exits, T=50; 1 exit, T=20\n" in page
     assert "opposite sides" not in page
+
+
+def test_a_seed_without_a_scenario_is_missed(campaign: Path) -> None:
+    (campaign / "navigation" / "rows" / "treeqn" / "seed-1" / "exits-1-T10.csv.gz").unlink()
+    build_navigation_report(campaign, campaign / "docs" / "results.md")
+    assert "`treeqn`: no rows for 1 exit (seeds 1)\n" in (campaign / "docs" / "results.md").read_text()
 
 
 def test_same_files_same_bytes(campaign: Path) -> None:
