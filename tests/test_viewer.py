@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import shutil
 import signal
@@ -22,14 +24,25 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the viewer needs dtsn[viewer]")
 import uvicorn
+from PIL import Image
 
 from dtsn.checkpoint import load_state, save_checkpoint
 from dtsn.cli import shipped
+from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions, make_levels
-from dtsn.evaluation import evaluate_navigation, trace_navigation
+from dtsn.envs.procgen import (
+    FRAME_SHAPE,
+    GAMES,
+    NUM_ACTIONS,
+    SPLITS,
+    ProcgenOptions,
+    load_envpool,
+    play_levels,
+)
+from dtsn.evaluation import evaluate_navigation, solver_policy, trace_navigation
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection import check_search, describe_navigation
-from dtsn.training import load_solver
+from dtsn.training import Trainer, load_solver
 from dtsn.viewer import server as viewer
 from dtsn.viewer.server import MAX_ITERATIONS, MAX_WAITING, Library, answers_to, create_app
 
@@ -52,6 +65,7 @@ class Server:
     """A server on a free port and a client that can say anything."""
 
     def __init__(self, runs: Path):
+        self.runs = runs
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
         self.uvicorn = uvicorn.Server(uvicorn.Config(create_app(runs), log_level="critical"))
@@ -97,7 +111,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_checkpoint(
         runs / "frames/checkpoints/step-1",
         {"model": {}},
-        {"config": state["config"], "observation_shape": [3, 64, 64], "num_actions": 15, "step": 1},
+        {"config": state["config"], "observation_shape": [4, 84, 84], "num_actions": 6, "step": 1},
     )
     (runs / "empty/checkpoints").mkdir(parents=True)
     (runs / "damaged").mkdir()
@@ -154,6 +168,7 @@ def test_runs_are_listed(server: Server) -> None:
     assert status == 200
     assert sorted(listed) == sorted(names)
     dtsn = {"solver": "dtsn", "planner": "best_first", "step": load_state(shipped("dtsn"))["step"]}
+    dtsn |= {"environment": "navigation"}
     assert listed["study/dtsn-0"] == dtsn | {"iterations": 10, "rule": "sample", "temperature": 1.0}
     assert listed["shipped/navigation-qnet"]["planner"] == "one_step"
     assert listed["shipped/navigation-qnet"]["iterations"] is None
@@ -222,6 +237,102 @@ def test_a_run_under_training_shows_its_newest_checkpoint(runs: Path) -> None:
     finally:
         shutil.rmtree(newer)
     assert library._load_once.cache_info().maxsize == viewer.SOLVERS_KEPT
+
+
+# --- Procgen -------------------------------------------------------------------------------------------
+
+
+def save_procgen_solver(run: Path) -> None:
+    """An untrained solver for Procgen, as a run."""
+    try:
+        load_envpool()
+    except ImportError as error:
+        pytest.skip(str(error))
+    config = TrainConfig(
+        solver=SolverConfig(iterations=4), network=NetworkConfig(encoder="nature", latent=16, hidden=16)
+    )
+    Trainer(config, FRAME_SHAPE, NUM_ACTIONS).save(run / "checkpoints")
+
+
+@pytest.fixture(scope="module")
+def procgen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    runs = tmp_path_factory.mktemp("procgen")
+    save_procgen_solver(runs / "leaper/dtsn-0")
+    for name, data in (("by-data", {"data": "data/maze-easy.h5"}), ("nameless", [])):
+        shutil.copytree(runs / "leaper/dtsn-0", runs / name)
+        (runs / name / "config.json").write_text(json.dumps(data))
+    server = Server(runs)
+    yield server
+    server.close()
+
+
+PROCGEN: dict[str, Any] = {"run": "leaper/dtsn-0", "game": "leaper", "level": SPLITS["test"][0]}
+
+
+def test_procgen_runs_are_listed_with_their_likely_game(procgen: Server) -> None:
+    listed = json.loads(procgen.request("GET", "/api/runs")[2])
+    games = {run["name"]: run["game"] for run in listed["runs"] if run["environment"] == "procgen"}
+    assert games == {"leaper/dtsn-0": "leaper", "by-data": "maze", "nameless": "coinrun"}
+    assert listed["games"] == {game: list(modes) for game, modes in GAMES.items()}
+    assert listed["procgen_level"] == SPLITS["test"][0]
+
+
+def test_following_the_answers_is_the_played_procgen_episode(procgen: Server) -> None:
+    level, seed = SPLITS["test"][0] + 3, 2
+    solver = load_solver(procgen.runs / "leaper/dtsn-0")
+    policy = solver_policy(solver, np.array([level]), seed)
+    (played,) = play_levels(ProcgenOptions("leaper"), [(0, level)], policy)
+    length, actions = len(played.actions), played.actions.tolist()
+    for n in (0, 1, length // 2, length - 1):
+        question = PROCGEN | {"level": level, "seed": seed, "actions": actions[:n]}
+        status, reply = procgen.search(**question)
+        assert (status, reply) == procgen.search(**question)
+        assert status == 200
+        check_search(reply["search"])
+        assert reply["search"]["action"] == actions[n]
+        assert len(reply["search"]["nodes"]) == 1 + 4 * NUM_ACTIONS
+        assert pixels(reply["state"]["frame"]).tolist() == played.observations[n].tolist()
+        assert (reply["state"]["time"], reply["state"]["done"]) == (n, False)
+    state = (reply := procgen.search(**PROCGEN | {"level": level, "actions": actions})[1])["state"]
+    assert reply["search"] is None
+    assert (state["done"], state["completed"]) == (True, played.complete)
+    assert state["score"] == pytest.approx(float(played.rewards.sum()))
+    assert pixels(state["frame"]).tolist() == played.observations[-1].tolist()
+    assert procgen.search(**PROCGEN | {"level": level, "actions": [*actions, 0]})[0] == 422
+
+
+def pixels(address: str) -> np.ndarray:
+    """The frame [3, 64, 64] of a picture given as its own address."""
+    kind, _, text = address.partition(",")
+    assert kind == "data:image/png;base64"
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))).transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        ({"game": "Leaper"}, "did you mean 'leaper'"),
+        ({"mode": "memory"}, "leaper has no mode 'memory'"),
+        ({"actions": [15]}, "less than 15"),
+        ({"actions": [4] * (viewer.MAX_ACTIONS + 1)}, "at most 1000 items"),
+        ({"level": 2**31 - 1}, "level is 2147483647"),
+        ({"run": "shipped/navigation-dtsn", "actions": [4]}, "must lie in 0..3, got 4"),
+    ],
+)
+def test_bad_procgen_question_is_refused(procgen: Server, bad: dict[str, Any], sentence: str) -> None:
+    status, reply = procgen.search(**PROCGEN | bad)
+    assert status == 422
+    assert sentence in reply["error"]
+
+
+def test_missing_procgen_is_said(procgen: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ImportError("Procgen needs the system library libGL.so.1; run: apt-get install libgl1")
+
+    monkeypatch.setattr("dtsn.envs.procgen.load_envpool", missing)
+    status, reply = procgen.search(**PROCGEN)
+    assert (status, reply["error"][:13]) == (503, "Procgen needs")
+    assert procgen.search(iterations=1)[0] == 200
 
 
 # --- bad guests ----------------------------------------------------------------------------------------

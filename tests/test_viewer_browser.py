@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from test_viewer import easy_level
+from test_viewer import easy_level, save_procgen_solver
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install 'dtsn[dev]'"
@@ -30,6 +32,9 @@ TREE = ".pane:not(.busy) .tree svg"
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     runs = tmp_path_factory.mktemp("runs")
+    with contextlib.suppress(pytest.skip.Exception):  # only the test of Procgen needs it
+        save_procgen_solver(runs / "leaper/one")
+        save_procgen_solver(runs / "leaper/two")
     command = [sys.executable, "-m", "dtsn.cli", "view", "--port", "0", "--runs", str(runs)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -207,3 +212,51 @@ def test_full_tree_without_inner_values_is_drawn(page: Page, address: str) -> No
     page.wait_for_selector("text=full tree, 5 expansions")
     page.keyboard.press("ArrowLeft")
     assert page.locator(".q-row .q").all_inner_texts() == ["–"] * 4
+
+
+def test_procgen_run_is_shown_and_stepped(page: Page, address: str, tmp_path: Path) -> None:
+    save_procgen_solver(tmp_path)  # or skip
+    page.goto(f"{address}#{LEVEL}")
+    page.wait_for_selector(TREE)
+    with page.expect_response("**/api/search") as answered:
+        page.select_option("#run", "leaper/one")
+    page.wait_for_selector(".pane:not(.busy) img.frame")
+    search = answered.value.json()["search"]
+    assert page.evaluate("document.querySelector('img.frame').naturalWidth") == 64
+    assert [page.input_value(f"#{name}") for name in ("game", "mode", "level")] == [
+        "leaper",
+        "easy",
+        "1500000000",
+    ]
+    assert page.is_visible("#game")
+    assert page.is_hidden("#exits")
+    names = page.locator(".q-row .name").all_inner_texts()
+    assert names == [*"↙←↖↓·↑↘→↗DAWSQE"]
+    # Every expansion is drawn, three leaves below each at most, and the others are counted.
+    drawn = {int(node.get_attribute("data-id")) for node in page.query_selector_all(".tree g.node")}
+    assert {step["expanded"] for step in search["iterations"]} | set(search["best_path"]) <= drawn
+    counted = sum(int(text.text_content()) for text in page.query_selector_all(".tree .rest"))
+    assert len(drawn) + counted == len(search["nodes"]) == 61
+    assert len(drawn) == 1 + 3 + 3 * 4
+
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Step 1; score")
+    page.click('.q-row:has-text("↑")')
+    page.wait_for_selector("text=Step 2; score")
+    assert re.search(r"[#&]a=[0-9a-e]5$", page.url)
+    page.reload()
+    page.wait_for_selector("text=Step 2; score")
+    page.select_option("#mode", "hard")  # another level
+    page.wait_for_selector("text=Step 0; score")
+
+    page.keyboard.press("c")
+    page.wait_for_selector(".pane:nth-child(2):not(.busy) img.frame")
+    assert "vs=leaper%2Ftwo" in page.url
+    page.select_option("#run", "shipped/navigation-dtsn")
+    page.wait_for_selector("text=cannot be shown side by side")
+    assert page.is_disabled("#step")
+    page.select_option("#vs", "")
+    page.wait_for_selector(".pane:not(.busy) .place.current")
+    assert page.is_hidden("#error")
+    assert page.is_hidden("#game")
+    assert page.input_value("#level") == "2000003"

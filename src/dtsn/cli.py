@@ -787,8 +787,9 @@ def view(
 ) -> None:
     """Show how trained solvers search: a local web page, until Ctrl-C.
 
-    Shows the shipped solvers and the Navigation runs below a folder: the hall, the search tree as it grows,
-    the Q-values after every iteration, and two solvers side by side.
+    Shows the shipped solvers and the runs below a folder (Navigation, or Procgen with dtsn[procgen]): the
+    hall or the frame, the search tree as it grows, the Q-values after every iteration, and two solvers side
+    by side.
 
     Example: dtsn view --runs runs --open
 
@@ -803,7 +804,7 @@ def view(
         from dtsn.viewer.server import is_loopback, serve
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"dtsn view needs FastAPI and uvicorn ({error}): pip install 'dtsn[viewer]'"
+            f"dtsn view needs FastAPI, uvicorn and pillow ({error}): pip install 'dtsn[viewer]'"
         ) from error
 
     def ready(address: str) -> None:

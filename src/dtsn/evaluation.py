@@ -144,17 +144,21 @@ def evaluate_procgen(
 
 def solver_policy(solver: Solver, levels: Ints, seed: int = 0) -> Policy:
     """A solver as a player of levels ``[L]``: what its search draws depends on (seed, level, step) alone."""
-    streams = draw(levels + (seed + 1) * 2**32, 0, 2**62)
 
     def act(frames: Bytes, numbers: Ints, steps: Ints) -> Ints:
-        here = streams[numbers] + steps
-        draws = [draw(here, t, 2**24) for t in range(solver.act_iterations)]
-        uniforms = torch.from_numpy(np.stack(draws, axis=1).astype(np.float32) / 2**24)  # [N, T]
+        uniforms = procgen_noise(levels[numbers], seed, steps, solver.act_iterations)
         actions: Ints = solver.act(torch.from_numpy(frames), uniforms=uniforms).cpu().numpy()
         return actions
 
     solver.eval()
     return act
+
+
+def procgen_noise(levels: Ints, seed: int, steps: Ints, iterations: int) -> torch.Tensor:
+    """Uniforms ``[N, T]`` for searches in ``levels [N]`` after ``steps [N]``."""
+    here = draw(levels + (seed + 1) * 2**32, 0, 2**62) + steps
+    draws = [draw(here, t, 2**24) for t in range(iterations)]
+    return torch.from_numpy(np.stack(draws, axis=1).astype(np.float32) / 2**24)
 
 
 def write_rows(path: Path, rows: Sequence[NavigationRow] | Sequence[ProcgenRow]) -> Path:

@@ -1,7 +1,8 @@
 """A search as one plain document: what the viewer, ``dtsn plan`` and the golden tests read.
 
-``describe_navigation`` (a level), ``describe_hall`` (any grid) and ``describe_search`` (any observation) make
-it; ``write_search`` and ``read_search`` keep it as JSON. Version 1, with A actions and N = 1 + T·A nodes::
+``describe_navigation`` (a level), ``describe_hall`` (any grid), ``describe_procgen`` (a frame of a level) and
+``describe_search`` (any observation) make it; ``write_search`` and ``read_search`` keep it as JSON.
+Version 1, with A actions and N = 1 + T·A nodes::
 
     format, version   "dtsn.search", 1
     solver            name, planner (best_first, full, one_step), iterations (T), rule, temperature (both null
@@ -42,7 +43,8 @@ from numpy.typing import ArrayLike, NDArray
 from dtsn.checkpoint import replace_durably
 from dtsn.config import Rule
 from dtsn.envs.navigation import ACTION_NAMES, MOVES, NavigationOptions, make_levels, observe, step
-from dtsn.evaluation import search_noise, trace_navigation
+from dtsn.envs.procgen import ACTION_NAMES as PROCGEN_ACTIONS
+from dtsn.evaluation import procgen_noise, search_noise, trace_navigation
 from dtsn.search import SearchTree
 from dtsn.solvers import Solver
 
@@ -172,6 +174,19 @@ def _shows_hall(observation: NDArray[Any]) -> bool:
         return False
     walls, goal, robot = observation
     return bool(goal.sum() == robot.sum() == 1 and not (walls * (goal + robot)).any())
+
+
+def describe_procgen(
+    solver: Solver, frame: NDArray[np.uint8], level: int, *, time: int = 0, seed: int = 0, **search: Any
+) -> Document:
+    """The search on a ``frame [3, 64, 64]`` of a Procgen level, with the random numbers of ``solver_policy``.
+
+    ``time`` counts the actions that led to the frame. ``search`` may change ``iterations``, ``rule`` and
+    ``temperature``.
+    """
+    solver = with_search(solver, **search)
+    uniforms = procgen_noise(np.array([level]), seed, np.array([time]), solver.act_iterations)
+    return describe_search(solver, frame, uniforms=uniforms, actions=PROCGEN_ACTIONS)
 
 
 def describe_search(

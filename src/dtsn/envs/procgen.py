@@ -30,6 +30,11 @@ Floats = NDArray[np.float32]
 
 NUM_ACTIONS = 15
 FRAME_SHAPE = (3, 64, 64)
+# The keys that an action presses.
+ACTION_NAMES = (
+    *("LEFT+DOWN", "LEFT", "LEFT+UP", "DOWN", "NOOP", "UP", "RIGHT+DOWN", "RIGHT", "RIGHT+UP"),
+    *("D", "A", "W", "S", "Q", "E"),
+)
 
 # Half-open ranges of level seeds; disjoint, so no level is both trained and tested on.
 SPLITS = {

@@ -1,7 +1,8 @@
 """The viewer's server: hands out the page, lists runs and runs searches. It keeps no state of its own.
 
 A client sends the whole question every time (which run, which level, the actions so far, how to search) and
-gets the hall as it is after those actions and the document of ``dtsn.inspection`` for the next decision.
+gets the hall (Navigation) or the frame (Procgen) as it is after those actions and the document of
+``dtsn.inspection`` for the next decision.
 
 The server is meant for the person in front of it. It answers only to the host names it was started with,
 so that a foreign page cannot reach it by pointing a name of its own here, and refuses requests that
@@ -10,8 +11,11 @@ another origin's page has made. Runs are looked up below one folder and nowhere 
 
 from __future__ import annotations
 
+import base64
 import errno
+import io
 import ipaddress
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -26,6 +30,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,12 +38,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dtsn.checkpoint import CheckpointError, checkpoints, load_state
 from dtsn.config import SOLVERS, Rule
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels, step
+from dtsn.envs.procgen import (
+    FRAME_SHAPE,
+    GAMES,
+    NUM_ACTIONS,
+    SPLITS,
+    Bytes,
+    ProcgenEnv,
+    ProcgenOptions,
+)
 from dtsn.experts.value_iteration import optimal_steps
-from dtsn.inspection import describe_navigation
+from dtsn.inspection import describe_navigation, describe_procgen
 from dtsn.solvers import Solver
 from dtsn.training import load_solver
 
 MAX_ITERATIONS = 200
+MAX_ACTIONS = 1000  # of a Procgen episode: all of them are played again for every answer
 MAX_BODY = 64 * 1024
 MAX_RUNS = 500  # listed; more are found by name
 MAX_DEPTH = 5  # of run folders below the given one
@@ -50,8 +65,8 @@ PRETRAINED, SHIPPED = Path(__file__).parent.parent / "pretrained", "shipped"
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -60,7 +75,12 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-NAVIGATION_SHAPE = (3, NavigationOptions().size, NavigationOptions().size)
+ENVIRONMENTS: dict[
+    tuple[tuple[int, ...] | None, int], str
+] = {  # by the shape of observations and the number of actions
+    ((3, NavigationOptions().size, NavigationOptions().size), len(MOVES)): "navigation",
+    (FRAME_SHAPE, NUM_ACTIONS): "procgen",
+}
 
 
 class Question(BaseModel):
@@ -72,9 +92,9 @@ class Question(BaseModel):
     level: Annotated[int, Field(ge=0, lt=2**31)] = 0
     exits: Literal[1, 2] = 2
     layout: Literal["independent", "opposite"] = "independent"
-    actions: Annotated[
-        list[Annotated[int, Field(ge=0, lt=len(MOVES))]], Field(max_length=NavigationOptions().max_steps)
-    ] = []
+    game: Annotated[str, Field(max_length=100)] = ProcgenOptions().game
+    mode: Annotated[str, Field(max_length=100)] = ProcgenOptions().mode
+    actions: Annotated[list[Annotated[int, Field(ge=0, lt=NUM_ACTIONS)]], Field(max_length=MAX_ACTIONS)] = []
     iterations: Annotated[int | None, Field(ge=1, le=MAX_ITERATIONS)] = None
     rule: Rule | None = None
     temperature: Annotated[float | None, Field(ge=1e-6, le=1e6, allow_inf_nan=False)] = None
@@ -134,7 +154,13 @@ def create_app(runs: Path, host: str = "127.0.0.1", device: str = "cpu") -> Fast
     @app.get("/api/runs")
     def list_runs() -> JSONResponse:
         return JSONResponse(
-            {"runs": library.entries(), "folder": str(runs), "max_iterations": MAX_ITERATIONS}
+            {
+                "runs": library.entries(),
+                "folder": str(runs),
+                "max_iterations": MAX_ITERATIONS,
+                "games": GAMES,
+                "procgen_level": SPLITS["test"][0],
+            }
         )
 
     @app.post("/api/search")
@@ -160,6 +186,10 @@ def create_app(runs: Path, host: str = "127.0.0.1", device: str = "cpu") -> Fast
     async def wrong(_: Request, error: ValueError) -> JSONResponse:
         return _refusal(422, str(error))
 
+    @app.exception_handler(ImportError)
+    async def missing(_: Request, error: ImportError) -> JSONResponse:
+        return _refusal(503, str(error))
+
     @app.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> JSONResponse:
         return _refusal(500, f"the server failed ({type(error).__name__}): its terminal says where")
@@ -168,28 +198,35 @@ def create_app(runs: Path, host: str = "127.0.0.1", device: str = "cpu") -> Fast
 
 
 def answer(library: Library, question: Question) -> JSONResponse:
-    """The hall after the actions so far and, if the episode goes on, the search for the next one."""
+    """The state after the actions so far and, if the episode goes on, the search for the next one."""
     solver = library.solver(question.run)
-    options = NavigationOptions(exits=question.exits, exit_layout=question.layout)
-    state = replay(question.level, options, question.actions)
+    search: dict[str, Any] = {
+        "time": len(question.actions),
+        "seed": question.seed,
+        "iterations": question.iterations,
+        "rule": question.rule,
+        "temperature": question.temperature,
+    }
     document = None
-    if state["outcome"] is None:
-        document = describe_navigation(
-            solver,
-            question.level,
-            options,
-            time=state["time"],
-            robot=state["path"][-1],
-            seed=question.seed,
-            iterations=question.iterations,
-            rule=question.rule,
-            temperature=question.temperature,
+    if _environment(solver.observation_shape, solver.world_model.num_actions) == "procgen":
+        frame, state = replay_procgen(
+            question.level, ProcgenOptions(question.game, question.mode), question.actions
         )
+        if not state["done"]:
+            document = describe_procgen(solver, frame, question.level, **search)
+    else:
+        options = NavigationOptions(exits=question.exits, exit_layout=question.layout)
+        state = replay(question.level, options, question.actions)
+        if state["outcome"] is None:
+            robot = state["path"][-1]
+            document = describe_navigation(solver, question.level, options, robot=robot, **search)
     return JSONResponse({"state": state, "search": document})
 
 
 def replay(level: int, options: NavigationOptions, actions: list[int]) -> dict[str, Any]:
     """An episode so far: the hall, the cells that the robot drove through, and how it ended, if it did."""
+    if any(action >= len(MOVES) for action in actions):
+        raise ValueError(f"actions of Navigation must lie in 0..{len(MOVES) - 1}, got {max(actions)}")
     start = make_levels([level], options)
     robot, path, outcome = start.robot, [start.robot[0].tolist()], None
     for time, action in enumerate(actions, 1):
@@ -211,18 +248,41 @@ def replay(level: int, options: NavigationOptions, actions: list[int]) -> dict[s
     }
 
 
+def replay_procgen(level: int, options: ProcgenOptions, actions: list[int]) -> tuple[Bytes, dict[str, Any]]:
+    """A Procgen episode so far: its newest frame ``[3, 64, 64]``, and what the page shows of it."""
+    game = ProcgenEnv(options.game, options.mode)
+    frame, _ = game.reset(options={"level": level})
+    score, done, completed = 0.0, False, False
+    for time, action in enumerate(actions):
+        if done:
+            raise ValueError(f"actions must end with the episode, after {time}, got {len(actions)}")
+        frame, reward, terminated, truncated, info = game.step(action)
+        score, done = score + reward, terminated or truncated
+        completed = done and info["complete"]
+    png = io.BytesIO()
+    Image.fromarray(frame.transpose(1, 2, 0)).save(png, "PNG")
+    shown = "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
+    return frame, {
+        "frame": shown,
+        "time": len(actions),
+        "score": score,
+        "done": done,
+        "completed": completed,
+    }
+
+
 # --- runs --------------------------------------------------------------------------------------------
 
 
 class Library:
-    """The solvers that can be shown: those of the package, and Navigation runs below one folder."""
+    """The solvers that can be shown: those of the package, and runs below one folder."""
 
     def __init__(self, runs: Path, device: str):
         self.root, self.device = runs.resolve(), device
         self._load_once = lru_cache(SOLVERS_KEPT)(self._load)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Name and search settings of every Navigation solver, those of the package first."""
+        """Name and search settings of every solver, those of the package first."""
         found = [(f"{SHIPPED}/{path.name}", path) for path in sorted(PRETRAINED.glob("navigation-*"))]
         found += [(path.relative_to(self.root).as_posix(), path) for path in self._folders()]
         return [described for name, path in found if (described := self._describe(name, path))]
@@ -235,8 +295,10 @@ class Library:
 
     def _load(self, path: Path, name: str, _newest: Path, _changed: int) -> Solver:
         solver = load_solver(path, self.device)
-        if solver.observation_shape != NAVIGATION_SHAPE:
-            raise ValueError(f"run {name!r} is not a Navigation solver: the viewer cannot show its search")
+        if _environment(solver.observation_shape, solver.world_model.num_actions) is None:
+            raise ValueError(
+                f"run {name!r} is of neither Navigation nor Procgen: the viewer cannot show its search"
+            )
         return solver
 
     def _find(self, name: str) -> Path:
@@ -275,7 +337,8 @@ class Library:
         """What the list tells of a run; nothing of one that cannot be shown."""
         try:
             state = load_state(_newest_state(path).parent)
-            if tuple(state["observation_shape"]) != NAVIGATION_SHAPE:
+            environment = _environment(tuple(state["observation_shape"]), state["num_actions"])
+            if environment is None:
                 return None
             solver = state["config"]["solver"]
             planner = SOLVERS[solver["name"]].act
@@ -290,7 +353,27 @@ class Library:
         if planner != "best_first":
             settings = dict.fromkeys(settings)
         known = {"name": name, "solver": solver["name"], "planner": planner, "step": state.get("step")}
+        known["environment"] = environment
+        if environment == "procgen":
+            known["game"] = _likely_game(name, path)
         return known | settings
+
+
+def _environment(observation_shape: tuple[int, ...] | None, num_actions: int) -> str | None:
+    return ENVIRONMENTS.get((observation_shape, num_actions))
+
+
+def _likely_game(name: str, path: Path) -> str:
+    """The game that a run's path names, or that of its data: a checkpoint does not say what it plays."""
+    try:
+        data = str(json.loads((path / "config.json").read_text())["data"])
+    except (OSError, ValueError, KeyError, TypeError):
+        data = ""
+    for text in (name, path.name, data):
+        named = [game for game in GAMES if game in text.lower()]
+        if named:
+            return max(named, key=text.lower().rfind)
+    return ProcgenOptions().game
 
 
 def _newest_state(path: Path) -> Path:

@@ -1,28 +1,34 @@
 // The page's state, its controls and its questions to the server. All that decides what is shown is in the
 // address after the #, so that a view can be kept, shared and reloaded.
 
-import { arrow, makeModel, nodeText, number, percent } from "./draw.js";
+import { makeModel, nodeText, number, percent } from "./draw.js";
 import { makeScene } from "./scene.js";
 import { makeTree } from "./tree.js";
 import { makeBars, makeChart, showOpen } from "./values.js";
 
-const LETTERS = "ESWN";
+const LETTERS = { navigation: "ESWN", procgen: "0123456789abcde" }; // an action each
 const NAMES = { dtsn: "D-TSN", qnet: "Q-network", treeqn: "TreeQN", search: "Model-based Search" };
 const DEFAULTS = {
-  run: "shipped/navigation-dtsn", vs: "", level: "2000003", exits: "1", layout: "independent",
+  run: "shipped/navigation-dtsn", vs: "", level: "2000003", exits: "1", layout: "independent", game: "", mode: "easy",
   iterations: "", rule: "", temperature: "", seed: "0",
   a: "", b: "", // the actions so far of the first solver and of the second, as letters
   t: "", // the iteration that is shown; empty for the last
 };
-const FIELDS = ["run", "vs", "level", "exits", "layout", "iterations", "rule", "temperature", "seed"];
+const FIELDS = ["run", "vs", "level", "exits", "layout", "game", "mode", "iterations", "rule", "temperature", "seed"];
 const PAUSE = 420; // milliseconds between two steps while playing
 const KEPT = 80; // replies
 
 const $ = (id) => document.getElementById(id);
 let state = { ...DEFAULTS };
 let runs = [];
+let games = {}; // with their modes
+let procgenLevel = "0";
 let playing = null;
 const replies = new Map();
+const known = (name) => runs.find((run) => run.name === name);
+const environmentOf = (name) => known(name)?.environment ?? "navigation";
+const environment = () => environmentOf(state.run);
+const mixed = () => state.vs && environmentOf(state.vs) !== environment();
 
 // --- panes ---------------------------------------------------------------------------------------------
 
@@ -45,14 +51,20 @@ class Pane {
   }
 
   get run() { return this.side === "a" ? state.run : state.vs; }
-  get actions() { return [...state[this.side]].map((letter) => LETTERS.indexOf(letter)); }
+  get actions() { return [...state[this.side]].map((letter) => LETTERS[environment()].indexOf(letter)); }
   get ready() { return this.asked === this.answered; }
-  get ended() { return this.reply?.state.outcome ?? null; }
+  get ended() {
+    const { outcome = null, done, completed } = this.reply?.state ?? {};
+    return done ? (completed ? "goal" : "over") : outcome;
+  }
   get steps() { return this.model?.iterations.length ?? 0; }
 
   async load() {
     const question = {
-      run: this.run, level: Number(state.level), exits: Number(state.exits), layout: state.layout,
+      run: this.run, level: Number(state.level),
+      ...(environment() === "procgen"
+        ? { game: state.game, mode: state.mode }
+        : { exits: Number(state.exits), layout: state.layout }),
       actions: this.actions, seed: Number(state.seed),
       iterations: state.iterations === "" ? null : Number(state.iterations),
       rule: state.rule || null,
@@ -79,13 +91,13 @@ class Pane {
 
   draw() {
     if (!this.reply) return;
-    const known = runs.find((run) => run.name === this.run);
+    const run = known(this.run);
     this.width = this.element.clientWidth;
     this.element.classList.toggle("over", !this.model);
     this.part("status").textContent = this.outcome();
     this.part("status").dataset.outcome = this.ended ?? "";
-    this.part("title").textContent = NAMES[known?.solver] ?? this.run;
-    this.part("about").textContent = this.about(known);
+    this.part("title").textContent = NAMES[run?.solver] ?? this.run;
+    this.part("about").textContent = this.about(run);
     this.scene = makeScene(this.part("scene"), this.reply.state, this.model);
     if (this.model) {
       this.tree = makeTree(this.part("tree"), this.model);
@@ -95,8 +107,8 @@ class Pane {
     this.show();
   }
 
-  about(known) {
-    const origin = known?.step ? `${this.run}, step ${known.step}` : this.run;
+  about(run) {
+    const origin = run?.step ? `${this.run}, step ${run.step}` : this.run;
     if (!this.model) return origin;
     const { planner, iterations, rule, temperature } = this.model.solver;
     const search = planner === "best_first"
@@ -106,7 +118,11 @@ class Pane {
   }
 
   outcome() {
-    const { outcome, time, optimal_steps: best } = this.reply.state;
+    const { outcome, time, optimal_steps: best, score } = this.reply.state;
+    if (score !== undefined) {
+      const words = { goal: "Completed after", over: "Over after" }[this.ended];
+      return words ? `${words} ${time} steps; score ${number(score, 1)}.` : `Step ${time}; score ${number(score, 1)}.`;
+    }
     if (outcome === "goal") return `Goal after ${time} steps; the shortest way has ${best}.`;
     if (outcome === "collision") return `Collision at step ${time}.`;
     if (outcome === "time-out") return `Out of time after ${time} steps.`;
@@ -182,21 +198,35 @@ async function ask(body) {
 
 function readAddress() {
   const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  state = { ...DEFAULTS };
+  state = { ...defaults(given.run ?? DEFAULTS.run) };
   for (const name of Object.keys(DEFAULTS)) if (name in given) state[name] = given[name];
-  for (const side of ["a", "b"]) state[side] = [...state[side]].filter((letter) => LETTERS.includes(letter)).join("");
+  for (const side of ["a", "b"]) {
+    state[side] = [...state[side]].filter((letter) => LETTERS[environment()].includes(letter)).join("");
+  }
+}
+
+function defaults(run) {
+  if (environmentOf(run) === "navigation") return DEFAULTS;
+  return { ...DEFAULTS, level: procgenLevel, game: known(run).game };
 }
 
 function writeAddress() {
-  const changed = Object.entries(state).filter(([name, value]) => value !== DEFAULTS[name]);
+  const usual = { ...defaults(state.run), run: DEFAULTS.run };
+  const changed = Object.entries(state).filter(([name, value]) => value !== usual[name]);
   const text = new URLSearchParams(changed).toString();
   history.replaceState(null, "", text ? `#${text}` : location.pathname);
 }
 
-// Every change goes through here. Another level starts afresh; another iteration needs no search.
+// Every change goes through here. Another level, game or environment starts afresh; another iteration needs no search.
 async function change(values) {
   const again = Object.keys(values).some((name) => name !== "t");
-  if (["level", "exits", "layout"].some((name) => name in values && values[name] !== state[name])) {
+  if ("run" in values) {
+    const { level, game } = defaults(values.run);
+    values = environmentOf(values.run) === environment() ? { game, ...values } : { level, game, a: "", b: "", ...values };
+  }
+  const game = values.game ?? state.game;
+  if (games[game] && !games[game].includes(values.mode ?? state.mode)) values = { ...values, mode: DEFAULTS.mode };
+  if (["level", "exits", "layout", "game", "mode"].some((name) => name in values && values[name] !== state[name])) {
     values = { a: "", b: "", ...values };
   }
   if (again) values = { t: "", ...values };
@@ -206,13 +236,20 @@ async function change(values) {
 }
 
 async function render(again) {
+  for (const label of document.querySelectorAll("[data-environment]")) label.hidden = label.dataset.environment !== environment();
+  // A game or mode that does not exist (the address names it) is shown; the server says what is wrong with it.
+  $("game").replaceChildren(...options([...Object.keys(games), state.game]));
+  $("mode").replaceChildren(...options([...(games[state.game] ?? []), state.mode]));
   for (const name of FIELDS) $(name).value = state[name];
   $("panes").classList.toggle("two", Boolean(state.vs));
   if (shown().some((pane) => !pane.element.isConnected) || shown().length !== $("panes").children.length) {
     $("panes").replaceChildren(...shown().map((pane) => pane.element));
   }
   $("error").hidden = true;
-  if (again) {
+  if (mixed()) {
+    stop();
+    fail(`${state.run} and ${state.vs} cannot be shown side by side: choose two solvers of one environment.`);
+  } else if (again) {
     try {
       await Promise.all(shown().map((pane) => pane.load()));
     } catch (error) {
@@ -233,7 +270,7 @@ function fail(message) {
 function showTransport() {
   const steps = Math.max(1, ...shown().map((pane) => pane.steps));
   const t = Math.min(Number(state.t) || steps, steps);
-  const over = shown().every((pane) => pane.ended);
+  const over = mixed() || shown().every((pane) => pane.ended);
   $("iteration").max = steps;
   $("iteration").value = t;
   $("iteration").disabled = steps === 1;
@@ -247,8 +284,9 @@ function showTransport() {
   $("play").textContent = playing ? "❚❚" : "▶\uFE0E";
   $("play").setAttribute("aria-label", playing ? "Pause" : "Play");
   const solver = shown().map((pane) => pane.part("title").textContent).join(" and ");
-  $("summary").textContent = `${solver}, level ${state.level}, ${state.exits} exit${state.exits === "1" ? "" : "s"}`;
-  const searching = shown().map((pane) => runs.find((run) => run.name === pane.run)).filter(Boolean);
+  const where = environment() === "procgen" ? `${state.game} ${state.mode}` : `${state.exits} exit${state.exits === "1" ? "" : "s"}`;
+  $("summary").textContent = `${solver}, level ${state.level}, ${where}`;
+  const searching = shown().map((pane) => known(pane.run)).filter(Boolean);
   const trained = searching.find((run) => run.planner === "best_first");
   for (const name of ["iterations", "rule", "temperature"]) $(name).disabled = searching.length > 0 && !trained;
   for (const name of ["iterations", "temperature"]) $(name).placeholder = trained?.[name] ?? "";
@@ -259,11 +297,11 @@ function showTransport() {
 
 // Every solver that is still under way takes its best action, or the one given for its side.
 async function step(given = null) {
-  if (!shown().every((pane) => pane.ready)) return; // the best action is not known yet
+  if (mixed() || !shown().every((pane) => pane.ready)) return; // the best action is not known yet
   const values = {};
   for (const pane of shown()) {
     const action = given ? given[pane.side] : pane.model?.action;
-    if (action !== undefined && pane.model && !pane.ended) values[pane.side] = state[pane.side] + LETTERS[action];
+    if (action !== undefined && pane.model && !pane.ended) values[pane.side] = state[pane.side] + LETTERS[environment()][action];
   }
   if (Object.keys(values).length) await change(values);
 }
@@ -281,7 +319,7 @@ async function play() {
   showTransport();
   while (playing === mine) {
     await step();
-    if (shown().every((pane) => pane.ended)) break;
+    if (mixed() || shown().every((pane) => pane.ended)) break;
     await new Promise((resolve) => setTimeout(resolve, PAUSE));
   }
   if (playing === mine) stop();
@@ -304,8 +342,8 @@ const moveLevel = (by) => change({ level: String(Math.max(0, Number(state.level)
 
 function compare() {
   if (state.vs) return change({ vs: "" });
-  const other = runs.find((run) => run.name !== state.run && run.solver !== runs.find((r) => r.name === state.run)?.solver)
-    ?? runs.find((run) => run.name !== state.run);
+  const others = runs.filter((run) => run.name !== state.run && run.environment === environment());
+  const other = others.find((run) => run.solver !== known(state.run)?.solver) ?? others[0];
   return other && change({ vs: other.name, a: "", b: "" });
 }
 
@@ -332,7 +370,7 @@ const KEYS = {
   r: () => back(true),
   l: () => moveLevel(1),
   L: () => moveLevel(-1),
-  x: () => change({ exits: state.exits === "1" ? "2" : "1" }),
+  x: () => environment() === "navigation" && change({ exits: state.exits === "1" ? "2" : "1" }),
   c: () => compare(),
   d: () => toggleTheme(),
   "?": () => toggleHelp(),
@@ -349,6 +387,8 @@ function onKey(event) {
   action();
 }
 
+const options = (names) => [...new Set(names)].map((name) => new Option(name, name));
+
 function listRuns() {
   const option = (run) => new Option(run.name.startsWith("shipped/") ? `${NAMES[run.solver]} (shipped)` : run.name, run.name);
   // A run that is not listed (the address names it) stays chosen; the server says what is wrong with it.
@@ -359,7 +399,6 @@ function listRuns() {
 }
 
 async function start() {
-  readAddress();
   if (matchMedia("(max-width: 720px)").matches) $("settings").open = false;
   for (const name of FIELDS) {
     $(name).addEventListener("change", () => {
@@ -382,10 +421,13 @@ async function start() {
   try {
     const listed = await (await fetch("api/runs")).json();
     runs = listed.runs;
+    games = listed.games;
+    procgenLevel = String(listed.procgen_level);
     $("iterations").max = listed.max_iterations;
   } catch {
     fail("The server does not answer: start dtsn view again.");
   }
+  readAddress();
   listRuns();
   await render(true);
 }

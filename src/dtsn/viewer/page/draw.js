@@ -14,19 +14,24 @@ export function html(tag, attributes = {}, ...children) {
   return element;
 }
 
-const ARROWS = { E: "→", S: "↓", W: "←", N: "↑" };
-export const arrow = (name) => ARROWS[name] ?? name;
+// Navigation's directions and Procgen's keys, of which E, S and W mean something else.
+const DIRECTIONS = { E: "→", S: "↓", W: "←", N: "↑" };
+const KEYS = {
+  "LEFT+DOWN": "↙", LEFT: "←", "LEFT+UP": "↖", DOWN: "↓", NOOP: "·", UP: "↑", "RIGHT+DOWN": "↘", RIGHT: "→", "RIGHT+UP": "↗",
+};
 export const number = (x, digits = 2) => (x === null ? "–" : x.toFixed(digits).replace("-", "−"));
 export const percent = (p) => (p >= 0.995 || p === 0 ? (100 * p).toFixed(0) : (100 * p).toPrecision(2)) + " %";
 
 // A search document with what every drawing asks of it.
 export function makeModel(search) {
   const { nodes, actions } = search;
+  const arrows = search.grid ? DIRECTIONS : KEYS;
+  const labels = actions.map((name) => arrows[name] ?? name);
   const created = nodes.map((node) => (node.parent === null ? 0 : nodes[node.parent].expanded_at));
   const known = nodes.map((node) => node.path_value).filter((value) => value !== null);
   const low = Math.min(...known), high = Math.max(...known);
   const paths = nodes.map(() => "");
-  for (const node of nodes.slice(1)) paths[node.id] = paths[node.parent] + arrow(actions[node.action]);
+  for (const node of nodes.slice(1)) paths[node.id] = paths[node.parent] + labels[node.action];
   const blocked = new Set(search.blocked ?? []);
 
   // The best path of the tree after t iterations: the backup is a maximum over evaluated leaves.
@@ -47,7 +52,7 @@ export function makeModel(search) {
   // How good a path value is, from 0 to 1 within its tree; null where the node has none.
   const share = (value) => (value === null ? null : high > low ? (value - low) / (high - low) : 1);
 
-  return { ...search, low, high, paths, blockedIds: blocked, bestPath, stateOf, share };
+  return { ...search, labels, low, high, paths, blockedIds: blocked, bestPath, stateOf, share };
 }
 
 // Path values become colours in the style sheet, so that a change of theme needs no drawing.

@@ -1,7 +1,7 @@
-// The scene panel: the hall, the way driven so far, and where the nodes of the search would be. The page
-// knows it only by `makeScene(box, state, model) -> { show(t, ids) }` and elements with `data-ids`.
+// The scene panel: the hall, the way driven so far, and where the nodes of the search would be; for Procgen the
+// frame. The page knows it only by `makeScene(box, state, model) -> { show(t, ids) }` and elements with `data-ids`.
 
-import { colour, svg } from "./draw.js";
+import { colour, html, svg } from "./draw.js";
 
 const MOVES = { E: [0, 1], S: [1, 0], W: [0, -1], N: [-1, 0] };
 const centre = ([row, column]) => `${column + 0.5} ${row + 0.5}`;
@@ -32,7 +32,14 @@ function cellsOf(model) {
   return [...cells.values()];
 }
 
+// A game's frame, of which the search says nothing.
+function makeFrame(box, state) {
+  box.replaceChildren(html("img", { src: state.frame, class: "frame", alt: "The game" }));
+  return { show() {} };
+}
+
 export function makeScene(box, state, model) {
+  if (state.frame) return makeFrame(box, state);
   const rows = state.walls.length, columns = state.walls[0].length;
   const robot = state.path.at(-1), [goalRow, goalColumn] = state.goal;
   const imagined = svg("g"), bumps = svg("g"), best = svg("path", { class: "best-path" });

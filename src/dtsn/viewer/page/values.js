@@ -1,16 +1,16 @@
 // The numbers: Q-values as bars, their course over the iterations, and the open set.
 
-import { arrow, html, number, percent, svg } from "./draw.js";
+import { html, number, percent, svg } from "./draw.js";
 
 const SHOWN = 8;
 
 export function makeBars(box, model, take) {
   const seen = model.iterations.flatMap((iteration) => iteration.q).filter((q) => q !== null);
   const low = Math.min(...seen), high = Math.max(...seen);
-  const rows = model.actions.map((name, action) => {
+  const rows = model.labels.map((name, action) => {
     const bar = html("span", { class: `bar action-${action % 8}` }), text = html("span", { class: "q" });
-    const row = html("button", { type: "button", class: "q-row", title: `Take ${arrow(name)} now` });
-    row.append(html("span", { class: "name" }, arrow(name)), html("span", { class: "track" }, bar), text);
+    const row = html("button", { type: "button", class: "q-row", title: `Take ${name} now` });
+    row.append(html("span", { class: "name" }, name), html("span", { class: "track" }, bar), text);
     row.addEventListener("click", () => take(action));
     return { row, bar, text };
   });
@@ -44,7 +44,8 @@ export function makeChart(box, model, scrub) {
   const usable = steps > 1 && model.iterations.some((iteration) => iteration.q.every((q) => q !== null));
   box.hidden = !usable;
   if (!usable) return { show() {} };
-  const width = Math.max(160, box.clientWidth), height = 118, left = 42, right = 20, top = 10, bottom = 22;
+  const width = Math.max(160, box.clientWidth), left = 42, right = 20, top = 10, bottom = 22;
+  const height = Math.max(118, top + bottom + 11 * model.actions.length); // room for a label at every line
   const seen = model.iterations.flatMap((iteration) => iteration.q).filter((q) => q !== null);
   const low = Math.min(...seen), high = Math.max(...seen);
   const x = (t) => left + ((width - left - right) * (t - 1)) / (steps - 1);
@@ -61,11 +62,11 @@ export function makeChart(box, model, scrub) {
   const cursor = svg("path", { class: "cursor" });
   picture.append(cursor);
   const ends = spread(model.q.map(y), 11, top, height - bottom);
-  model.actions.forEach((name, action) => {
+  model.labels.forEach((name, action) => {
     const points = model.iterations.filter(({ q }) => q[action] !== null);
     const d = "M" + points.map((iteration) => `${x(iteration.t)} ${y(iteration.q[action])}`).join("L");
     picture.append(svg("path", { d, class: `line action-${action % 8}` }));
-    picture.append(svg("text", { x: width - right + 8, y: ends[action], class: `tick text-${action % 8}` }, arrow(name)));
+    picture.append(svg("text", { x: width - right + 8, y: ends[action], class: `tick text-${action % 8}` }, name));
   });
   const at = (event) => {
     const place = event.clientX - picture.getBoundingClientRect().left;
