@@ -10,7 +10,8 @@ from pathlib import Path
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 extras = project["optional-dependencies"]
 tools = [need for need in extras["dev"] if need.startswith(("pytest", "hypothesis"))]
-for need in [*project["dependencies"], *extras["plots"], *extras["minari"], *extras["tensorboard"], *tools]:
+parts = ("plots", "minari", "tensorboard", "viewer", "procgen")
+for need in [*project["dependencies"], *(need for part in parts for need in extras[part]), *tools]:
     name = re.match(r"[\w-]+", need)[0]
     lowest = re.sub(r">=([\d.]+).*", r"==\1", need)
     print(need if name in sys.argv[1:] else lowest)

@@ -108,6 +108,7 @@ def test_read_rows(tmp_path: Path) -> None:
         gzip.compress(",".join(COLUMNS).encode() + b"\n1,2,yes,0,3,3\n"),
         gzip.compress(",".join(COLUMNS).encode() + b"\n1,2,1,0,3,3\n")[:-9],
     ],
+    ids=["no gzip", "empty", "no rows", "other columns", "not a number", "cut off"],  # not by time of day
 )
 def test_read_rows_names_a_bad_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "exits-2-T10.csv.gz"
