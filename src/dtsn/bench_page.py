@@ -70,9 +70,9 @@ REASONS = {
         "The reference pays by the operation, ours by the arithmetic: a wider latent makes ours slower only."
     ),
     "t200_over_t20": (
-        "Memory that a step frees is kept for the next (`processes.prepare`); given back to the system, as glibc "
-        "does by default, its page faults made this 12.4. The modules alone grow by 10.4. At latent 64 choosing "
-        "among T·A open nodes shows too, a quadratic term."
+        "Memory that a step frees is kept for the next (`processes.prepare`); given back to the system, as "
+        "glibc does by default, its page faults made this 12.4. The modules alone grow by 10.4. At latent 64 "
+        "choosing among T·A open nodes shows too, a quadratic term."
     ),
 }
 
