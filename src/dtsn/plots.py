@@ -74,7 +74,8 @@ def success_bars(
                 rate, (low, high) = 100 * cell["success"], 100 * np.array(cell["interval"])
                 axes.bar(x, rate, width=0.56, color=COLOURS[name])
                 axes.errorbar(x, rate, [[rate - low], [high - rate]], color=INK, capsize=5, linewidth=1.2)
-                text = axes.text(x, high + 1.2, f"{rate:.{1 + (99.9 < rate < 100)}f}%", ha="center", color=INK, fontweight="bold")
+                label = f"{rate:.{1 + (99.9 < rate < 100)}f}%"  # 99.96% is not 100.0%
+                text = axes.text(x, high + 1.2, label, ha="center", color=INK, fontweight="bold")
                 text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})
             else:
                 axes.text(x, 2, "no rows", ha="center", color=MUTED)
