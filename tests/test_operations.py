@@ -57,6 +57,13 @@ def test_operations_of_a_search(grad: bool, options: dict, of_an_iteration: int,
     assert 2 * ten - twenty <= besides
 
 
+def test_operations_of_acting_for_one_row() -> None:
+    operations(2, False, rows=1)
+    ten, twenty = (operations(iterations, False, rows=1).count for iterations in (10, 20))
+    assert (twenty - ten) / 10 <= 8  # reading rewards and values, choosing a latent: no tables
+    assert 2 * ten - twenty <= 30
+
+
 @pytest.mark.parametrize("change", [{"actions": 8}, {"rows": 64}])
 def test_operations_do_not_depend_on_actions_and_rows(change: dict) -> None:
     assert operations(10, True, **change).count == operations(10, True).count

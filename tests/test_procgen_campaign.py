@@ -30,7 +30,11 @@ def test_a_game_from_nothing_to_rows_and_back(tmp_path):
     ]
     rows = {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.gz")}
     assert len(rows) == 3
+    curve = first.curve_path("leaper").read_text().splitlines()
+    assert curve[0] == "step,return,success"
+    assert first.is_done("leaper")
     both = campaign(tmp_path)
+    assert not both.is_done("leaper")
     assert both.missing("leaper") == [("dtsn", 0)]
     run_game(both, "leaper", said.append)
     assert both.missing("leaper") == []

@@ -114,6 +114,30 @@ def test_the_page_and_the_summary(tmp_path):
     assert out.read_bytes() == before
 
 
+def test_figures_policies_and_run_times(tmp_path):
+    games = ("bigfish", "coinrun", "leaper", "maze", "starpilot")
+    campaign(tmp_path / "results", games)
+    curves = tmp_path / "results" / "procgen" / "curves" / "cpu"
+    curves.mkdir(parents=True)
+    for game in games[:2]:
+        (curves / f"{game}.csv").write_text("step,return,success\n4096,1.5,0.1\n8192,-2.5,0.2\n")
+    row = {"part": "runtime", "solver": "D-TSN (T=10)", "seconds": 1.25, "over_qnet": 5.1}
+    row |= {"paper_over_qnet": 6.84, "peak_gb": 1.5}
+    (tmp_path / "results" / "bench.json").write_text(json.dumps({"rows": [row]}))
+    out = tmp_path / "docs" / "procgen-results.md"
+    written = build_procgen_report(tmp_path / "results", out)
+    for name in ("procgen-scores.png", "procgen-policies.png"):
+        assert out.parent / "figures" / name in written
+        assert f"(figures/{name})" in out.read_text()
+    page = out.read_text()
+    assert "| D-TSN (T=10) | 1.25 | 5.1 | 6.84 | 1.5 |" in page
+    assert "(all episodes in bigfish, starpilot:" in page
+    assert "| coinrun | 8.5 |" in page  # the authors' behaviour policy
+    gains = page.split("## Behaviour policies")[1].split("##")[0]
+    assert all(f"| {game} |" in gains for game in games)
+    assert "+8." in gains or "+7." in gains
+
+
 def test_what_is_missing_is_listed_and_no_rows_write_nothing(tmp_path):
     assert build_procgen_report(tmp_path, tmp_path / "page.md") == []
     campaign(tmp_path, games=("maze",))

@@ -18,6 +18,7 @@ from dtsn.report import (
     Finding,
     ablation_claims,
     build_navigation_report,
+    iteration_claims,
     judge,
     navigation_page,
     read_curve,
@@ -267,11 +268,25 @@ def test_verdicts_of_the_papers_own_numbers_and_of_their_opposite() -> None:
 
 
 def test_claims_are_about_cells_that_campaigns_make() -> None:
-    for claim in [*solver_claims(), *ablation_claims(), *solver_claims("-opposite")]:
+    plain = [*solver_claims("-plain"), *ablation_claims("-plain")]
+    claims = [*solver_claims(), *ablation_claims(), *iteration_claims(), *solver_claims("-opposite"), *plain]
+    for claim in claims:
         for check in claim.checks:
             for variant, key in (check.more, check.less):
                 deeper = [f"@T{t}" for t in NAVIGATION_VARIANTS[variant].act_iterations]
                 assert key in [exits + search for exits in "21" for search in ("", *deeper)]
+
+
+def test_figures_and_ablations_of_a_family_are_in_its_section() -> None:
+    summary = {"dtsn-plain": {"1": cell(0.9)}, "dtsn-no-reinforce-plain": {"1": cell(0.5)}}
+    figures = {"figures/navigation-paths.png": "paths", "figures/navigation-success.png": "bars"}
+    page = navigation_page(summary, meta={}, figures=figures, missing=[], source="raw")
+    first, plain = page.split("## A plain encoder")
+    assert "![bars]" in first
+    assert "![paths]" not in first
+    assert "![paths](figures/navigation-paths.png)" in plain
+    assert "| D-TSN w/o REINFORCE term | 1 exit | 50.0%" in plain
+    assert "✓ D-TSN − D-TSN w/o REINFORCE term, 1 exit: +40.00" in plain
 
 
 def test_page_of_a_summary_alone() -> None:

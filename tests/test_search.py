@@ -91,6 +91,68 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
 
 
+# --- one row on plain numbers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["sample", "greedy", "epsilon_greedy"])
+@pytest.mark.parametrize("case", range(12))
+def test_one_row_without_gradient_is_the_same_tree_as_on_tensors(case: int, rule: str) -> None:
+    rng = torch.Generator().manual_seed(case)
+    actions, iterations = 1 + case, (1, 2, 10, 30)[case % 4]
+    latent = (4,) if case % 3 else (2, 3, 4)
+    model = random_model(actions, latent, seed=case, scale=2.0)
+    root = torch.randn(1, *latent, generator=rng, dtype=torch.float64)
+    invalid = torch.rand(1, actions, generator=rng) < 0.4 if case % 2 else None
+    if invalid is not None:
+        invalid[0, case % actions] = False
+    options = {
+        "iterations": iterations,
+        "rule": rule,
+        "discount": (1.0, 0.9)[case % 2],
+        "temperature": (1.0, 0.3)[case % 3 == 0],
+        "invalid_actions": invalid,
+        "uniforms": torch.rand(1, iterations, generator=rng),
+    }
+    expected = best_first_search(model, root, **options)
+    with torch.no_grad():
+        tree = best_first_search(model, root, **options)
+    assert torch.equal(tree.selected, expected.selected)
+    for name in ("q", "q_values", "log_probs", "reward", "value", "path_value", "root_children"):
+        ours, theirs = getattr(tree, name), getattr(expected, name).detach()
+        torch.testing.assert_close(
+            ours, theirs, rtol=0, atol=TOLERANCE, msg=lambda text, n=name: f"{n}: {text}"
+        )
+    for ours, theirs in zip(tree.row(0).values(), expected.row(0).values(), strict=True):
+        assert ours.shape == theirs.shape
+        assert ours.dtype == theirs.dtype
+
+
+def test_one_row_draws_what_it_draws_in_a_batch() -> None:
+    model, root = random_model(4, seed=3), torch.randn(8, 5, dtype=torch.float64)
+    uniforms = torch.rand(8, 12)
+    with torch.no_grad():
+        together = best_first_search(model, root, iterations=12, uniforms=uniforms)
+        for row in range(8):
+            here = slice(row, row + 1)
+            alone = best_first_search(model, root[here], iterations=12, uniforms=uniforms[here])
+            assert torch.equal(alone.selected, together.selected[here])
+        first, second = (
+            best_first_search(model, root[:1], iterations=12, generator=torch.Generator().manual_seed(7))
+            for _ in range(2)
+        )
+    assert torch.equal(first.selected, second.selected)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_one_row_of_a_diverged_model_still_ends(bad: float) -> None:
+    model, root = random_model(3, seed=4), torch.randn(1, 5, dtype=torch.float64)
+    with torch.no_grad():
+        model.value_head.last.bias.fill_(bad)
+        for rule in ("sample", "greedy", "epsilon_greedy"):
+            tree = best_first_search(model, root, iterations=6, rule=rule)
+            assert not tree.q.isfinite().all()  # its Q-values say so
+
+
 # --- the expected loss -------------------------------------------------------------------------------
 
 

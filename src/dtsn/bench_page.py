@@ -177,6 +177,21 @@ def draw_growth(result: dict[str, Any], path: Path) -> Path:
     return path
 
 
+def runtime_table(rows: list[Row]) -> str:
+    """The paper's runtime table beside ours, from the rows of a result."""
+    lines = [
+        [
+            row["solver"],
+            f"{row['seconds']:.2f}",
+            f"{row['over_qnet']:.1f}",
+            row["paper_over_qnet"] or "out of memory",
+            f"{row['peak_gb']:.1f}",
+        ]
+        for row in _part(rows, "runtime")
+    ]
+    return table(["solver", "s a step", "÷ Q-network", "paper", "peak GB"], lines)
+
+
 def performance_page(result: dict[str, Any]) -> str:
     """``docs/performance.md``: the tables of a result, with what is above its limit."""
     rows, info = result["rows"], result["machine"]
@@ -203,16 +218,6 @@ def performance_page(result: dict[str, Any]) -> str:
             f"{row['ms']['infer']:.1f}",
         ]
         for row in _part(rows, "search")
-    ]
-    runtime = [
-        [
-            row["solver"],
-            f"{row['seconds']:.2f}",
-            f"{row['over_qnet']:.1f}",
-            row["paper_over_qnet"] or "out of memory",
-            f"{row['peak_gb']:.1f}",
-        ]
-        for row in _part(rows, "runtime")
     ]
     grown = [
         [
@@ -251,7 +256,7 @@ def performance_page(result: dict[str, Any]) -> str:
             ],
             search,
         ),
-        runtime=table(["solver", "s a step", "÷ Q-network", "paper", "peak GB"], runtime),
+        runtime=runtime_table(rows),
         bfloat16=f"{precision['float32_over_bfloat16']:.2f}",
         grown=table(["over", "exponent", "ms a step"], grown),
         acting=", ".join(f"{name} {ms:.2f} ms" for name, ms in acting.items()),

@@ -167,25 +167,37 @@ def run_task(campaign: Campaign, variant: str, seed: int) -> None:
 
 
 def draw_figures(campaign: Campaign, figures: Path) -> list[Path]:
-    """The pictures that need trained solvers: paths that part ways, and a search tree."""
+    """The pictures that need trained solvers, of those the campaign has: paths that part, a search tree."""
+    from dtsn.training import load_solver
+
+    pictures = []
+    if {("qnet-plain", 0), ("dtsn-plain", 0)} <= set(campaign.tasks()):
+        pictures += draw_paths(campaign, "-plain", figures / "navigation-paths.png")
+    if ("dtsn", 0) in campaign.tasks():
+        solver = load_solver(campaign.runs / "dtsn" / "seed-0")
+        pictures.append(draw_search(solver, SHOWN_LEVEL, figures / "navigation-search.png"))
+    return pictures
+
+
+def draw_paths(campaign: Campaign, suffix: str, path: Path) -> list[Path]:
+    """The first test halls with one exit where the Q-network fails and D-TSN does not, if there are any."""
     from dtsn.envs.navigation import make_levels
     from dtsn.evaluation import trace_navigation
     from dtsn.plots import Scene, sample_paths
     from dtsn.report import read_rows
     from dtsn.training import load_solver
 
-    names = {"qnet": "Q-network", "dtsn": "D-TSN"}
-    rows = {name: read_rows(campaign.rows_path(name, 0, 1, 10)) for name in names}
-    apart = rows["dtsn"]["level"][(rows["qnet"]["success"] == 0) & (rows["dtsn"]["success"] == 1)]
-    options = NAVIGATION_VARIANTS["dtsn"].options(1)
-    solvers = {name: load_solver(campaign.runs / name / "seed-0") for name in names}
+    variants = {"Q-network": f"qnet{suffix}", "D-TSN": f"dtsn{suffix}"}
+    failing, solving = (read_rows(campaign.rows_path(name, 0, 1, 10)) for name in variants.values())
+    apart = solving["level"][(failing["success"] == 0) & (solving["success"] == 1)]
+    options = NAVIGATION_VARIANTS[variants["D-TSN"]].options(1)
+    solvers = {title: load_solver(campaign.runs / name / "seed-0") for title, name in variants.items()}
     scenes = []
     for level in apart[:4].tolist():
         start = make_levels([level], options)
-        paths = {names[name]: trace_navigation(solver, level, options) for name, solver in solvers.items()}
+        paths = {title: trace_navigation(solver, level, options) for title, solver in solvers.items()}
         scenes.append(Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0], paths=paths))
-    pictures = [sample_paths(scenes, figures / "navigation-paths.png")] if scenes else []
-    return [*pictures, draw_search(solvers["dtsn"], SHOWN_LEVEL, figures / "navigation-search.png")]
+    return [sample_paths(scenes, path)] if scenes else []
 
 
 def draw_search(solver: Solver, level: int, path: Path) -> Path:

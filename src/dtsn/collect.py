@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from dtsn.checkpoint import replace_durably
+from dtsn.config import Keep
 from dtsn.data import Dataset, DatasetError, DatasetWriter, Episode
 from dtsn.envs.navigation import MOVES, SPLITS, Ints, NavigationOptions, draw, make_levels, observe, step
 from dtsn.envs.procgen import (
@@ -31,7 +32,6 @@ from dtsn.run_lock import RunLock
 Progress = Callable[
     ..., None
 ]  # called with (episodes done, episodes in all), and a text if there is one to show
-Keep = Literal["successful", "all"]
 
 LEVELS_AT_ONCE = 256
 GAMES_AT_ONCE = 64

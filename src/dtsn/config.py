@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 EncoderName = Literal["auto", "mlp", "grid", "paths", "nature", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
+Keep = Literal["successful", "all"]  # episodes of a data set: those that completed their level, or every one
 Precision = Literal["float32", "bfloat16"]
 Augmentation = Literal["none", "grid_symmetries"]
 PlannerName = Literal["one_step", "full", "best_first"]
@@ -309,6 +310,7 @@ PPG_CPU = PPGConfig(
     auxiliary_epochs=1,
     shared=True,
     encoder="nature",
+    entropy_weight=0.003,
     precision="bfloat16",
     gradient_clip=1.0,
 )

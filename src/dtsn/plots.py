@@ -6,7 +6,7 @@ drawn, through its object interface: no global state, no display.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -118,6 +118,54 @@ def learning_curves(curves: Mapping[str, Mapping[int, Mapping[str, Floats]]], pa
         axes.xaxis.label.set_color(MUTED)
     figure.axes[0].set_ylabel("validation levels solved, %", color=MUTED)
     return _save(figure, path)
+
+
+def procgen_scores(scores: Mapping[str, Mapping[str, Floats]], titles: Mapping[str, str], path: Path) -> Path:
+    """A panel for each game: every player's mean score with its 95% interval."""
+    players = [name for name in titles if any(name in of for of in scores.values())]
+    panels = _panels(scores, 0.9 + 0.26 * len(players))
+    for axes, game in zip(panels.axes, scores, strict=True):
+        _tidy(axes, game)
+        for y, name in enumerate(reversed(players)):
+            if (values := scores[game].get(name)) is not None:
+                half = 1.96 * values.std() / np.sqrt(len(values))
+                colour = COLOURS.get(name.split("-")[0], MUTED)
+                axes.errorbar(values.mean(), y, xerr=half, fmt="o", color=colour, capsize=3)
+        axes.set_yticks(range(len(players)), [titles[name] for name in reversed(players)])
+        axes.set_ylim(-0.6, len(players) - 0.4)
+        axes.grid(axis="x", color=RULE, linewidth=0.8)
+    for axes in panels.axes:
+        axes.label_outer()
+    return _save(panels, path)
+
+
+def policy_curves(
+    curves: Mapping[str, Mapping[str, Floats]], random: Mapping[str, float], path: Path
+) -> Path:
+    """A panel for each game: the behaviour policy's return while it learns, and random actions' (dashed).
+
+    ``curves`` is ``{game: {"step": [n], "return": [n]}}``, ``random`` the mean score of random actions.
+    """
+    panels = _panels(curves, 2.2)
+    for axes, (game, curve) in zip(panels.axes, curves.items(), strict=True):
+        _tidy(axes, game)
+        axes.plot(curve["step"] / 1000, curve["return"], color=COLOURS["dtsn"], linewidth=1.6)
+        if game in random:
+            axes.axhline(random[game], color=MUTED, linestyle="--", linewidth=1.2)
+        axes.set_xlabel("thousand environment steps", color=MUTED, fontsize=9)
+        axes.set_ylim(bottom=min(0.0, *curve["return"], random.get(game, 0.0)))
+    panels.axes[0].set_ylabel("return, last 100 episodes", color=MUTED, fontsize=9)
+    return _save(panels, path)
+
+
+def _panels(names: Collection[str], height: float) -> Figure:
+    """A figure with a panel for each name, four in a row."""
+    columns = min(4, len(names))
+    rows = -(-len(names) // columns)
+    figure = _figure(0.8 + 2.6 * columns, rows * height)
+    for number in range(len(names)):
+        figure.add_subplot(rows, columns, number + 1)
+    return figure
 
 
 def sample_paths(scenes: Sequence[Scene], path: Path) -> Path:

@@ -34,7 +34,7 @@ SECONDS_PER_TEST = {"qnet": 0.1, "search": 0.4, "treeqn": 0.8, "dtsn": 0.4, "exp
 class ProcgenCampaign:
     """What to run and where to put it."""
 
-    games: tuple[str, ...] = ("coinrun", "maze", "leaper", "jumper")
+    games: tuple[str, ...] = ("coinrun", "leaper", "maze", "starpilot")
     """which of the 16 games; all: every one of them"""
     budget: str = "cpu"
     """cpu: what a laptop does in hours; paper: the paper's numbers (weeks of a GPU); tiny: to try it out"""
@@ -79,9 +79,17 @@ class ProcgenCampaign:
         """Where the test rows of a player go."""
         return self.results / "rows" / self.budget / game / player / f"seed-{seed}.csv.gz"
 
+    def curve_path(self, game: str) -> Path:
+        """Where the learning curve of a game's behaviour policy goes."""
+        return self.results / "curves" / self.budget / f"{game}.csv"
+
     def missing(self, game: str) -> list[tuple[str, int]]:
         """The tests that a game still owes."""
         return [test for test in self.tests() if not self.rows_path(game, *test).exists()]
+
+    def is_done(self, game: str) -> bool:
+        """Whether nothing of a game is left to do."""
+        return not self.missing(game) and self.curve_path(game).exists()
 
     def cost(self) -> float:
         """A rough guess of the hours of one core that are left to do."""
@@ -115,7 +123,7 @@ def run_campaign(campaign: ProcgenCampaign, jobs: int = 2) -> Iterator[tuple[str
             campaign.runs / campaign.budget / f"{game}.log",
         )
         for game in campaign.games
-        if campaign.missing(game)
+        if not campaign.is_done(game)
     }
     yield from run_jobs(waiting, jobs)
 
@@ -152,6 +160,8 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
         mean = sum(row.score for row in rows) / len(rows)
         spent = ", ".join(f"{name} {value / 60:.1f} min" for name, value in seconds.items())
         say(f"{game} {player} seed {seed}: mean score {mean:.2f} on {len(rows)} levels ({spent})")
+    if not campaign.curve_path(game).exists():
+        write_curve(campaign, game)
 
 
 def _test_levels(count: int) -> Any:
@@ -172,6 +182,18 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> None:
         pass
 
 
+def write_curve(campaign: ProcgenCampaign, game: str) -> None:
+    """The behaviour policy's learning curve: return and success of its last 100 episodes at every step."""
+    from dtsn.checkpoint import replace_durably
+    from dtsn.experts.ppg import read_rows
+
+    rows = read_rows(campaign.runs / campaign.budget / game / "expert" / "metrics.jsonl")
+    lines = [f"{row['step']},{row['return']:.4f},{row['success']:.4f}" for row in rows if "return" in row]
+    path = campaign.curve_path(game)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_durably(path, "\n".join(["step,return,success", *lines, ""]).encode())
+
+
 def collect(campaign: ProcgenCampaign, game: str) -> None:
     """Collect the data set of a game, or go on with it."""
     from dtsn.collect import collect_procgen
@@ -182,7 +204,14 @@ def collect(campaign: ProcgenCampaign, game: str) -> None:
         train_expert(campaign, game)
         expert = load_expert(path.parent / "expert")
         options = ProcgenOptions(game, budget.mode)
-        collect_procgen(path, options, expert, episodes=budget.episodes, keep=budget.keep)  # type: ignore[arg-type]
+        collect_procgen(
+            path,
+            options,
+            expert,
+            episodes=budget.episodes,
+            keep=budget.keep(game),
+            discount=budget.train.solver.discount,
+        )
 
 
 def train_solver(campaign: ProcgenCampaign, game: str, variant: str, seed: int) -> None:

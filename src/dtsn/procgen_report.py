@@ -12,20 +12,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dtsn import plots
+from dtsn.bench_page import runtime_table
 from dtsn.experiments import (
     PAPER_PROCGEN,
+    PAPER_PROCGEN_EXPERT,
     PAPER_PROCGEN_WINS,
     PAPER_PROCGEN_Z,
     PROCGEN_BUDGETS,
     PROCGEN_TITLES,
     PROCGEN_VARIANTS,
+    ProcgenBudget,
 )
 from dtsn.pages import configuration, table, write_text
 
 Floats = NDArray[np.float64]
 Scores = Mapping[str, Mapping[str, Floats]]  # game -> player -> scores of all episodes and seeds [n]
 
-BASELINE = "qnet"
+SOLVERS = ("qnet", "search", "treeqn", "dtsn")
+BASELINE = SOLVERS[0]
 COLUMNS = ["level", "score", "complete", "steps"]
 RESAMPLES = 2000
 NORMAL = 1.959963984540054  # two-sided 95% quantile
@@ -148,7 +153,10 @@ def _rounded(value: float) -> float | None:
 
 
 def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[Path]:
-    """Write ``results/procgen/summary.json`` and the page ``out`` of one budget; nothing without rows."""
+    """Write ``results/procgen/summary.json``, figures and the page ``out`` of one budget.
+
+    Nothing without rows. The run times come from ``results/bench.json``, if it is there.
+    """
     if budget not in PROCGEN_BUDGETS:
         raise ValueError(f"unknown budget {budget!r}, choose from {', '.join(PROCGEN_BUDGETS)}")
     folder = results / "procgen"
@@ -170,28 +178,52 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
     meta_path = folder / "rows" / budget / "meta.json"
     meta = json.loads(meta_path.read_text()) if meta_path.exists() else {}
     summary = summarise(scores, seeds) | {"budget": {"name": budget, **meta.get("numbers", {})}}
-    return [
+    figures = out.parent / "figures"
+    random = {game: float(of["random"].mean()) for game, of in scores.items() if "random" in of}
+    curves = {path.stem: _read_curve(path) for path in sorted((folder / "curves" / budget).glob("*.csv"))}
+    written = [
         write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n"),
-        write_text(out, procgen_page(summary, scores, budget, meta)),
+        plots.procgen_scores(scores, PROCGEN_TITLES, figures / "procgen-scores.png"),
     ]
+    if curves:
+        written.append(plots.policy_curves(curves, random, figures / "procgen-policies.png"))
+    bench = results / "bench.json"
+    runtime = runtime_table(json.loads(bench.read_text())["rows"]) if bench.exists() else ""
+    page = procgen_page(summary, scores, budget, meta, runtime=runtime, policies=list(curves))
+    return [*written, write_text(out, page)]
 
 
-def procgen_page(summary: Mapping[str, Any], scores: Scores, budget: str, meta: Mapping[str, Any]) -> str:
-    """The results page in Markdown."""
+def _read_curve(path: Path) -> dict[str, Floats]:
+    with path.open(newline="") as file:
+        header, *lines = list(csv.reader(file))
+    return dict(zip(header, np.array(lines, dtype=np.float64).reshape(-1, len(header)).T, strict=True))
+
+
+def procgen_page(
+    summary: Mapping[str, Any],
+    scores: Scores,
+    budget: str,
+    meta: Mapping[str, Any],
+    *,
+    runtime: str,
+    policies: Sequence[str],
+) -> str:
+    """The results page in Markdown; ``policies``: the games whose behaviour policy has a learning curve."""
     numbers = PROCGEN_BUDGETS[budget]
     players = [name for name in PROCGEN_TITLES if any(name in of for of in scores.values())]
     solvers = [name for name in players if name in PROCGEN_VARIANTS]
     missing = [
         f"`{game}`: {', '.join(absent)}"
         for game, of in scores.items()
-        if (absent := [name for name in ("expert", "qnet", "search", "treeqn", "dtsn") if name not in of])
+        if (absent := [name for name in ("expert", *SOLVERS) if name not in of])
     ]
     sections = [
         f"# Procgen: results of the {budget} budget",
         f"Mode {numbers.mode}; behaviour policy: PPG, {numbers.expert.steps:,} environment steps a game; "
-        f"data: {numbers.episodes} {numbers.keep} episodes; training: {numbers.train.steps:,} steps at "
-        f"batch {numbers.train.batch_size} for every solver; tests: an episode on each of {numbers.levels} "
-        "unseen levels.",
+        f"data: {numbers.episodes} successful episodes{_kept(numbers, list(scores))}, returns discounted by "
+        f"{numbers.train.solver.discount:g}; training: {numbers.train.steps:,} steps at batch "
+        f"{numbers.train.batch_size} for every solver; tests: an episode on each of {numbers.levels} unseen "
+        "levels.",
         "**This is not the paper's budget** (mode hard, 100 million steps, 1000 episodes, about 220,000 "
         "steps at batch 256): its numbers are repeated for orientation, not for comparison."
         if budget != "paper"
@@ -202,11 +234,12 @@ def procgen_page(summary: Mapping[str, Any], scores: Scores, budget: str, meta: 
             ("Game", *(PROCGEN_TITLES[name] for name in players)),
             ((game, *(_score(of.get(name)) for name in players)) for game, of in scores.items()),
         ),
-        "The paper's mean scores, mode hard:",
+        "![Scores of all players with 95% intervals](figures/procgen-scores.png)",
+        "The paper's mean scores, mode hard, and those of its behaviour policies:",
         table(
-            ("Game", *(PROCGEN_TITLES[name] for name in ("qnet", "search", "treeqn", "dtsn"))),
+            ("Game", PROCGEN_TITLES["expert"], *(PROCGEN_TITLES[name] for name in SOLVERS)),
             (
-                (game, *(f"{PAPER_PROCGEN[game][name]:.2f}" for name in ("qnet", "search", "treeqn", "dtsn")))
+                (game, PAPER_PROCGEN_EXPERT[game], *(f"{PAPER_PROCGEN[game][name]:.2f}" for name in SOLVERS))
                 for game in scores
             ),
         ),
@@ -233,14 +266,43 @@ def procgen_page(summary: Mapping[str, Any], scores: Scores, budget: str, meta: 
                 for game, of in summary["games"].items()
             ),
         ),
+        *_policies(policies, scores),
         "## Run time",
-        "Time per training step, side by side in one run: see [performance.md](performance.md).",
+        "Time of a training step, side by side in one run, at batch 256; see "
+        "[performance.md](performance.md).",
+        runtime,
         "## How they were made",
         f"```\n{meta['command']}\n```" if "command" in meta else "",
         configuration(numbers.train),
         *(["## Missing", "\n".join(f"- {line}" for line in missing)] if missing else []),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _kept(numbers: ProcgenBudget, games: Sequence[str]) -> str:
+    """Where other than successful episodes were kept, and why."""
+    every = [game for game in games if numbers.keep(game) == "all"]
+    return f" (all episodes in {', '.join(every)}: this policy completes next to none)" if every else ""
+
+
+def _policies(games: Sequence[str], scores: Scores) -> list[str]:
+    """The section on the behaviour policies, against random actions on the same unseen levels."""
+    tested = [game for game, of in scores.items() if {"random", "expert"} <= of.keys()]
+    if not tested:
+        return []
+    rows = []
+    for game in tested:
+        drawn, ours = scores[game]["random"], scores[game]["expert"]
+        gain = ours.mean() - drawn.mean()
+        half = NORMAL * np.sqrt(drawn.var() / len(drawn) + ours.var() / len(ours))
+        rows.append((game, _score(drawn), _score(ours), f"{gain:+.2f} ± {half:.2f}".replace("-", "−")))
+    header = ("Game", PROCGEN_TITLES["random"], PROCGEN_TITLES["expert"], "Gain")
+    return [
+        "## Behaviour policies",
+        "Phasic Policy Gradient against random actions, on the unseen levels, with 95% intervals.",
+        table(header, rows),
+        "![Return of the behaviour policies while they learn](figures/procgen-policies.png)" if games else "",
+    ]
 
 
 def _z_table(summary: Mapping[str, Any], players: Sequence[str]) -> str:

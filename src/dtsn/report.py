@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -31,37 +31,51 @@ COLUMNS = ("level", "exits", "success", "collision", "steps", "optimal_steps")
 SOLVERS = ("qnet", "search", "treeqn", "dtsn")
 BASELINES = SOLVERS[:3]
 ABLATIONS = ("dtsn-no-telescoping", "dtsn-no-reinforce", "dtsn-no-auxiliary")
-# The four solvers once more under other circumstances: suffix of their names -> (heading, what differs).
+
+
+@dataclass(frozen=True)
+class Family:
+    """The four solvers, and maybe the ablations, once more under other circumstances."""
+
+    heading: str
+    text: str
+    figures: tuple[str, ...] = ()  # names in FIGURES
+
+
+# By the suffix of the variants' names.
 FAMILIES = {
-    "-pooled": (
-        "An encoder that pools",
+    "-plain": Family(
+        "A plain encoder: the paper's contrast",
         "The tables above use an encoder that computes paths, which generalises to one exit by itself and so "
-        "lifts every solver. Here all four use one that pools features over the map "
-        "(`experiments.NAVIGATION_POOLED`): what it makes of one exit depends on the solver.",
+        "lifts every solver to the ceiling. Here all of them use the plainest encoder, as a reader of the "
+        "paper would write it: convolutions and a global maximum (`experiments.NAVIGATION_PLAIN`). What "
+        "they make of one exit is then up to the solver.",
+        ("navigation-success-plain.png", "navigation-paths.png"),
     ),
-    "-plain": (
-        "Global maxima alone",
-        "The plainest encoder, as a reader of the paper would write it: convolutions and a global maximum "
-        "(`experiments.NAVIGATION_PLAIN`).",
+    "-pooled": Family(
+        "In between: reading the map at the robot and the goal",
+        "The plain encoder, which also reads its features at the robot's and the goal's cell "
+        "(`experiments.NAVIGATION_POOLED`).",
     ),
-    "-opposite": (
+    "-opposite": Family(
         "Exits on opposite sides",
         "Another placement of the exits, in training and testing. The paper does not say how it places "
         "them; its numbers are repeated for comparison.",
     ),
-    "-no-symmetries": (
+    "-no-symmetries": Family(
         "Without symmetry augmentation",
         "Trained on the 1000 trajectories as they are: the grid's symmetries are outside the paper.",
     ),
 }
 NORMAL = 1.959963984540054  # two-sided 95% quantile
 
-# Drawn elsewhere, as they need a solver; the page shows them if they are there.
+# Paths and the search are drawn elsewhere, as they need a solver; the page shows what is there.
 FIGURES = {
     "navigation-success.png": "Success rates of the four solvers beside the paper's",
     "navigation-curves.png": "Validation success while training, all seeds and their mean",
-    "navigation-paths.png": "Paths of trained robots through test halls",
     "navigation-search.png": "A search tree of D-TSN drawn on its hall",
+    "navigation-success-plain.png": "Success rates with a plain encoder beside the paper's",
+    "navigation-paths.png": "Test halls with one exit where the Q-network fails and D-TSN does not",
 }
 
 
@@ -166,8 +180,11 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
 
     written = [folder / "summary.json"]
     write_text(written[0], json.dumps(summary, indent=1) + "\n")
-    if summary:
-        written.append(plots.success_bars(summary, PAPER_NAVIGATION, figures / "navigation-success.png"))
+    for suffix in ("", "-plain"):
+        cells = {name: summary[name + suffix] for name in SOLVERS if name + suffix in summary}
+        if cells:
+            picture = figures / f"navigation-success{suffix}.png"
+            written.append(plots.success_bars(cells, PAPER_NAVIGATION, picture))
     if curves:
         written.append(plots.learning_curves(curves, figures / "navigation-curves.png"))
     shown = {f"figures/{name}": text for name, text in FIGURES.items() if (figures / name).exists()}
@@ -245,19 +262,21 @@ def solver_claims(suffix: str = "") -> list[Claim]:
     ]
 
 
-def ablation_claims() -> list[Claim]:
-    """The paper's claims about the parts of D-TSN and the depth of its search."""
+def ablation_claims(suffix: str = "") -> list[Claim]:
+    """The paper's claims about the parts of D-TSN, for the variants with this suffix."""
+    parts = ("the telescoping sum", "the REINFORCE term", "the auxiliary losses")
     return [
-        *(
-            Claim(
-                f"Without {part}, D-TSN solves fewer levels with 1 exit", (Check(("dtsn", "1"), (name, "1")),)
-            )
-            for name, part in (
-                ("dtsn-no-telescoping", "the telescoping sum"),
-                ("dtsn-no-reinforce", "the REINFORCE term"),
-                ("dtsn-no-auxiliary", "the auxiliary losses"),
-            )
-        ),
+        Claim(
+            f"Without {part}, D-TSN solves fewer levels with 1 exit",
+            (Check((f"dtsn{suffix}", "1"), (name + suffix, "1")),),
+        )
+        for name, part in zip(ABLATIONS, parts, strict=True)
+    ]
+
+
+def iteration_claims() -> list[Claim]:
+    """The paper's claims about the depth of the search."""
+    return [
         Claim(
             "Training and acting with more iterations (5, 10, 20) helps D-TSN",
             tuple(
@@ -359,7 +378,7 @@ def navigation_page(
         "it is the one trained with where it is not given. What differs from the paper is in "
         "[deviations.md](deviations.md).",
         "## The paper's claims",
-        _claims_table([*solver_claims(), *ablation_claims()], summary),
+        _claims_table([*solver_claims(), *ablation_claims(), *iteration_claims()], summary),
         "A check compares two success rates. ✓: the 95% interval of the difference, and every pair of "
         "training seeds, are beyond the margin; ✗: both are on the wrong side; ?: neither. A claim is "
         "*reproduced* if all its checks are ✓, *partly* if some are, *not* if none is and one is ✗, "
@@ -369,7 +388,7 @@ def navigation_page(
         "±: standard error over episodes, as in the paper; interval: Wilson's. Both take the episodes of all "
         "seeds together and know nothing of the spread between training runs, which is in the table of "
         "[seeds](#seeds). Timeouts are robots that neither arrive nor collide before the episode ends.",
-        *(f"![{text}]({path})" for path, text in figures.items()),
+        *_pictures(figures, set(FIGURES).difference(*(family.figures for family in FAMILIES.values()))),
         "## Ablations",
         _results_table(summary, [(name, key) for key in both for name in ("dtsn", *ABLATIONS)]),
         "## Search iterations",
@@ -378,12 +397,21 @@ def navigation_page(
         "Trained with 10, acting with more:",
         _results_table(summary, acting),
     ]
-    for suffix, (heading, text) in FAMILIES.items():
-        family = [name + suffix for name in SOLVERS]
-        if any(name in summary for name in family):
-            cells = [(name, key) for key in both for name in family]
-            claims = _claims_table(solver_claims(suffix), summary)
-            sections += [f"## {heading}", text, _results_table(summary, cells), claims]
+    for suffix, family in FAMILIES.items():
+        ablations = [name for name in ABLATIONS if name + suffix in summary]
+        names = [name + suffix for name in (*SOLVERS, *ablations)]
+        if any(name in summary for name in names):
+            claims = solver_claims(suffix) + (ablation_claims(suffix) if ablations else [])
+            sections += [
+                f"## {family.heading}",
+                family.text,
+                _results_table(summary, [(name, key) for key in both for name in names]),
+                *_pictures(figures, family.figures),
+                _claims_table(claims, summary),
+            ]
+    if "dtsn-bfloat16" in summary:
+        pair = [(name, key) for key in both for name in ("dtsn", "dtsn-bfloat16")]
+        sections += ["## Half precision", _results_table(summary, pair)]
     sections += [
         "## Path quality",
         "Steps divided by those of the shortest path, mean over the successful episodes. Solvers succeed on "
@@ -406,6 +434,11 @@ def navigation_page(
     if missing:
         sections += ["## Missing", "\n".join(f"- {line}" for line in missing)]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _pictures(figures: Mapping[str, str], names: Collection[str]) -> list[str]:
+    """Those of the figures, by path and caption, whose file has one of the names."""
+    return [f"![{text}]({path})" for path, text in figures.items() if Path(path).name in names]
 
 
 def _claims_table(claims: Iterable[Claim], summary: Summary) -> str:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dtsn import one_tree
 from dtsn.config import Rule
 
 Choose = Callable[[Tensor, int], Tensor]  # (path values [B, n], −inf where closed; t) -> slots [B]
@@ -138,26 +139,31 @@ def best_first_search(
     they are never expanded and their Q-value is −inf.
     """
     _check_search(root, iterations, rule, temperature, epsilon, discount, uniforms)
-    choose = _chooser(rule, root, iterations, temperature, epsilon, uniforms, generator)
+    noise = _noise(root, iterations, uniforms, generator)
+    children, reward = model.expand(root)
+    _check_invalid_actions(invalid_actions, *reward.shape)
+    if _is_small(root, rule):
+        numbers = one_tree.chooser(rule, temperature, epsilon, noise[0].tolist())  # type: ignore[arg-type]
+        invalid = [] if invalid_actions is None else invalid_actions[0].tolist()
+        tree = one_tree.grow_one(model, children, reward, iterations, numbers, discount, invalid)
+        return _from_numbers(tree, reward, temperature)
+    choose = _chooser(rule, temperature, epsilon, noise)
+    tables, root_children = _Tables(reward, iterations, discount, invalid_actions), children
     rewards: list[Tensor] = []  # T times [B, A]
     values: list[Tensor] = []  # T times [B, A]
     selected = [torch.zeros(len(root), 1, dtype=torch.int64, device=root.device)]  # T times [B, 1]
-    latent, latents = root, root
+    latents = children.new_empty(len(root), tables.stored, *children.shape[2:])
     for t in range(iterations):
-        children, reward = model.expand(latent)
         value = model.value(children.flatten(0, 1)).view(reward.shape)
         rewards.append(reward)
         values.append(value)
-        if t == 0:
-            _check_invalid_actions(invalid_actions, *reward.shape)
-            root_children, tables = children, _Tables(reward, iterations, discount, invalid_actions)
-            latents = children.new_empty(len(root), tables.stored, *children.shape[2:])
         tables.add(t, selected[t], reward.detach(), value.detach())
         if t + 1 < iterations:
             slot = choose(tables.open_values(t + 1), t + 1)
             tables.close(slot)
             selected.append(slot)
             latent, latents = _next_latent(children, latents, t, tables.flat_index(slot))
+            children, reward = model.expand(latent)
     zero = rewards[0].new_zeros(len(root), 1)
     rewards_table = torch.cat([zero, *rewards], 1).to(tables.dtype)
     values_table = torch.cat([zero, *values], 1).to(tables.dtype)
@@ -331,27 +337,24 @@ class _Tables:
         return path_value
 
 
-def _chooser(
-    rule: Rule | Choose,
-    root: Tensor,
-    iterations: int,
-    temperature: float,
-    epsilon: float,
-    uniforms: Tensor | None,
-    generator: torch.Generator | None,
-) -> Choose:
+def _noise(
+    root: Tensor, iterations: int, uniforms: Tensor | None, generator: torch.Generator | None
+) -> Tensor:
+    """One number ``[B, T]`` in [0, 1) for every choice."""
+    if uniforms is None:
+        device = root.device if generator is None else generator.device
+        uniforms = torch.rand(len(root), iterations, generator=generator, device=device)
+    # Below 1 by more than a rounding error, so that the inverse CDF never runs off the end.
+    return uniforms.to(root.device, _table_dtype(root)).clamp(max=1 - 1e-6)
+
+
+def _chooser(rule: Rule | Choose, temperature: float, epsilon: float, uniforms: Tensor) -> Choose:
     """A selection rule as a function of the open set that answers with a column ``[B, 1]``."""
     if callable(rule):
         return lambda open_values, t: _checked_choice(rule(open_values, t), open_values)
     if rule == "greedy":
         return lambda open_values, t: open_values.argmax(1, keepdim=True)
-    if uniforms is None:
-        device = root.device if generator is None else generator.device
-        uniforms = torch.rand(root.shape[0], iterations, generator=generator, device=device)
-    # Below 1 by more than a rounding error, so that the inverse CDF never runs off the end.
-    noise = (
-        uniforms.to(root.device, _table_dtype(root)).clamp(max=1 - 1e-6)[:, :, None].unbind(1)
-    )  # T times [B, 1]
+    noise = uniforms[:, :, None].unbind(1)  # T times [B, 1]
 
     def sample(open_values: Tensor, t: int) -> Tensor:
         return _inverse_cdf(torch.softmax(_scores(open_values, temperature), 1), noise[t])
@@ -371,6 +374,34 @@ def _inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     total = cdf.narrow(1, cdf.shape[1] - 1, 1)  # 1 but for rounding
     # The clamp matters where a diverged model made the policy NaN: its Q-values will say so.
     return torch.searchsorted(cdf, uniform * total, right=True).clamp_(max=cdf.shape[1] - 1)
+
+
+# --- one row on plain numbers ------------------------------------------------------------------------
+
+
+def _is_small(root: Tensor, rule: Rule | Choose) -> bool:
+    """Whether to grow the tree on plain numbers: one row on the CPU and no gradient to carry."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return len(root) == 1 and root.device.type == "cpu" and not callable(rule)
+
+
+def _from_numbers(tree: one_tree.OneTree, root_rewards: Tensor, temperature: float) -> SearchTree:
+    """The tree as a batch of one."""
+    numbers = [tree.reward, tree.value, tree.path_value, tree.scale]
+    tables = torch.tensor(numbers, dtype=_table_dtype(root_rewards))  # [4, N]
+    reward, value, path_value, scale = tables[:, None].unbind(0)
+    selected = torch.tensor([tree.selected])
+    return SearchTree(
+        q=torch.tensor([tree.q_values()], dtype=tables.dtype),
+        backup=partial(_Backup.apply, reward, value, path_value, scale, selected, temperature),
+        selected=selected,
+        reward=reward,
+        value=value,
+        path_value=path_value,
+        root_children=tree.children[0],
+        root_rewards=root_rewards,
+    )
 
 
 # --- what autograd sees ------------------------------------------------------------------------------
