@@ -52,9 +52,9 @@ REASONS = {
     "train_over_modules_a4_b256": "With few actions there is little arithmetic to share between them.",
     "train_over_fused_a15_b256": "Latents are stored and read back, and so are their gradients.",
     "infer_over_modules_a4_b1": (
-        "With one row every operation costs its launch, as much for a gather as for a small product. "
-        "The modules launch about 30 operations an iteration, the search 20 more. `torch.compile` fuses them "
-        "(below), after a minute of compiling. Both sides run in `torch.inference_mode`."
+        "With one row every operation costs its launch, so the tree is kept in plain numbers "
+        "(`dtsn.one_tree`) and only the modules run on tensors. `torch.compile` fuses those too (below), "
+        "after a minute of compiling. Both sides run in `torch.inference_mode`."
     ),
     "dtsn10_over_qnet": (
         "Ten expansions are ten times the world model; only the encoder is shared, and a target encoder is "
