@@ -22,7 +22,7 @@ from PIL import Image
 
 from dtsn import campaign, cli, evaluation, processes
 from dtsn.campaign import SHOWN_LEVEL, Campaign, run_task
-from dtsn.checkpoint import latest_checkpoint
+from dtsn.checkpoint import latest_checkpoint, read_metrics
 from dtsn.collect import collect_navigation
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
 from dtsn.data import Dataset
@@ -30,7 +30,7 @@ from dtsn.doctor import packages
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
 from dtsn.experiments import NAVIGATION_VARIANTS
 from dtsn.inspection import read_search
-from dtsn.training import load_solver, read_metrics
+from dtsn.training import load_solver
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")
 QNET = ("--data", "data.h5", "--solver.name", "qnet", *SMALL)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
 import gymnasium as gym
@@ -20,7 +21,7 @@ from dtsn.collect import collect_navigation, collect_procgen
 from dtsn.config import PPG_CPU
 from dtsn.data import Dataset, DatasetError
 from dtsn.envs.navigation import SPLITS, NavigationOptions, make_levels
-from dtsn.envs.procgen import ProcgenOptions
+from dtsn.envs.procgen import Played, ProcgenOptions
 from dtsn.experts.ppg import load_expert, train_expert
 from dtsn.experts.value_iteration import optimal_q, optimal_steps, optimal_values
 
@@ -137,6 +138,44 @@ def test_only_successful_episodes_are_kept(successes: Path) -> None:
         frames += [env.step(int(action))[0] for action in episode.actions]
         np.testing.assert_array_equal(frames, episode.observations)
     assert not list(successes.parent.glob(".*"))  # nothing is left behind
+
+
+def test_a_collection_stopped_with_enough_episodes_still_owes_the_longer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Episode 0 ends last: whoever stops before it has enough others, and must not do without it."""
+
+    def play(options, levels, policy, at_once, **_):
+        short, long = deque(), deque()
+        for number, level in levels:
+            (long if number == 0 else short).append((number, level))
+            if len(short) + len(long) < at_once:
+                continue
+            yield played(*short.popleft(), steps=2)
+        for number, level in short:
+            yield played(number, level, steps=2)
+        for number, level in long:
+            yield played(number, level, steps=20)
+
+    def played(number: int, level: int, steps: int) -> Played:
+        frames = np.zeros((steps + 1, 3, 64, 64), np.uint8)
+        rewards = np.zeros(steps, np.float32)
+        return Played(number, level, frames, np.zeros(steps, np.int64), rewards, True, True)
+
+    monkeypatch.setattr(collect, "play_levels", play)
+    whole = collect_procgen(tmp_path / "whole.h5", GAME, None, episodes=4)
+
+    def interrupt(done: int, total: int, *_: object) -> None:
+        if done == total:
+            raise KeyboardInterrupt
+
+    stopped = tmp_path / "stopped.h5"
+    with pytest.raises(KeyboardInterrupt):
+        collect_procgen(stopped, GAME, None, episodes=4, progress=interrupt)
+    collect_procgen(stopped, GAME, None, episodes=4)
+    with Dataset(whole) as one, Dataset(stopped) as other:
+        assert len(one.episode(0).actions) == 20
+        assert one.header == other.header  # and so the checksums
 
 
 def test_an_interrupted_collection_ends_as_if_it_had_not_been(successes: Path, tmp_path: Path) -> None:

@@ -42,6 +42,14 @@ def test_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_own_code() -> None:
+    names: dict[str, Any] = {"__name__": "own_code"}
+    for block in blocks("own-code.md", "python"):
+        exec(compile(block, "own-code.md", "exec"), names)
+    assert names["tree"].q_values.shape == (32, 20, 2)
+    assert names["solver"].act(names["batch"].observation).shape == (32,)
+
+
 QUICK = {
     "collect": "--episodes 20",
     "train": "--steps 4 --batch-size 8 --network.latent 8 --network.hidden 16",
@@ -70,7 +78,7 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.main()
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "tutorial.md", "api.md", "search-json.md"])
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", (DOCS / page).read_text()):
         assert (DOCS / target).exists(), target

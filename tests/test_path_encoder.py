@@ -142,3 +142,18 @@ def test_the_hall_is_left_by_its_exit():
     robot = torch.from_numpy(start.robot)
     steps = -value[torch.arange(64), robot[:, 0], robot[:, 1]]
     np.testing.assert_array_equal(steps.numpy(), optimal_steps(start))
+
+
+def test_gradients_in_float64_are_those_in_float32():
+    torch.manual_seed(0)
+    encoder = PathEncoder((3, 20, 20), 16, 8)
+    levels = make_levels(range(6), NavigationOptions())
+    maps = torch.from_numpy(observe(levels.walls, levels.goal, levels.robot))
+    weight = torch.randn(6, 8)
+    (encoder(maps) * weight).sum().backward()
+    single = [p.grad.clone() for p in encoder.parameters()]
+    encoder.zero_grad()
+    encoder.double()
+    (encoder(maps) * weight).sum().backward()
+    for ours, expected in zip(encoder.parameters(), single, strict=True):
+        torch.testing.assert_close(ours.grad, expected.double(), rtol=1e-3, atol=1e-3)

@@ -22,6 +22,7 @@ from dtsn.experts.ppg import (
     load_expert,
     train_expert,
 )
+from dtsn.run_lock import RunInUseError
 
 TINY = dataclasses.replace(
     PPG_CPU,
@@ -156,6 +157,17 @@ def test_a_run_stops_saves_and_goes_on(colours: None, tmp_path: Path) -> None:
     assert logged == [64, 128, 192, 256, 320]
     expert = load_expert(run)
     assert (expert.step, expert.config.game) == (320, "coinrun")
+
+
+def test_a_run_folder_belongs_to_one_run(colours: None, tmp_path: Path) -> None:
+    first = train_expert(tmp_path, TINY)
+    next(first)
+    with pytest.raises(RunInUseError, match="is in use by process"):
+        train_expert(tmp_path, TINY, resume=True)
+    first.close()
+    for _ in train_expert(tmp_path, TINY, resume=True):
+        pass
+    assert not (tmp_path / ".lock").exists()
 
 
 def test_an_interrupt_within_an_iteration_saves_the_last_whole_one(

@@ -25,6 +25,7 @@ from dtsn.checkpoint import (
     latest_checkpoint,
     load_state,
     load_tensors_of,
+    read_metrics,
     save_checkpoint,
 )
 from dtsn.collect import collect_navigation
@@ -41,7 +42,6 @@ from dtsn.training import (
     config_from_dict,
     export_solver,
     load_solver,
-    read_metrics,
     train_run,
 )
 
@@ -151,6 +151,11 @@ def test_q_values_are_learnt(name: str, dataset: Dataset) -> None:
     config = replace(of(name), steps=40, batch_size=32, learning_rate=1e-2, augment="none")
     errors = [row["q"] for row in make(dataset, config).run(dataset)]
     assert sum(errors[-5:]) < 0.7 * sum(errors[:5])
+
+
+def test_auto_encoder_needs_a_space() -> None:
+    with pytest.raises(ValueError, match="cannot tell maps from frames.*name one of grid"):
+        Trainer(TrainConfig(), (3, 20, 20), 4)
 
 
 def test_learning_rate_rises_and_falls_along_a_cosine(dataset: Dataset) -> None:

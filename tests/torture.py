@@ -47,6 +47,7 @@ from dtsn.checkpoint import (
     latest_checkpoint,
     load_state,
     prune_checkpoints,
+    read_metrics,
     save_checkpoint,
     verified_state,
 )
@@ -56,7 +57,7 @@ from dtsn.data import Dataset, DatasetError, DatasetWriter
 from dtsn.losses import LossTerms
 from dtsn.run_lock import RunInUseError
 from dtsn.solvers import Solver
-from dtsn.training import DivergedError, Trainer, has_run, load_solver, read_metrics, train_run
+from dtsn.training import DivergedError, Trainer, has_run, load_solver, train_run
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "results/reliability.json", ROOT / "docs/reliability.md"

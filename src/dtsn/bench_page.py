@@ -53,8 +53,8 @@ REASONS = {
     "train_over_fused_a15_b256": "Latents are stored and read back, and so are their gradients.",
     "infer_over_modules_a4_b1": (
         "With one row every operation costs its launch, so the tree is kept in plain numbers "
-        "(`dtsn.one_tree`) and only the modules run on tensors. `torch.compile` fuses those too (below), "
-        "after a minute of compiling. Both sides run in `torch.inference_mode`."
+        "(`dtsn.one_tree`) and only the modules run on tensors. `torch.compile` fuses those too "
+        "(`dtsn bench --compile`), after a minute of compiling. Both sides run in `torch.inference_mode`."
     ),
     "dtsn10_over_qnet": (
         "Ten expansions are ten times the world model; only the encoder is shared, and a target encoder is "
@@ -120,7 +120,8 @@ root action again with gradient (see `full_expansion`). At four actions TreeQN-2
 transitions against 40.{memory}
 
 The encoder in bfloat16 (`--network.precision bfloat16`) makes the D-TSN(10) step {bfloat16} × as fast: most
-of it is the world model, which stays in float32.
+of it is the world model, which stays in float32. What it does to success on Navigation is in
+[results.md](results.md#half-precision).
 
 ## Growth
 

@@ -167,13 +167,18 @@ def run_task(campaign: Campaign, variant: str, seed: int) -> None:
 
 
 def draw_figures(campaign: Campaign, figures: Path) -> list[Path]:
-    """The pictures that need trained solvers, of those the campaign has: paths that part, a search tree."""
-    from dtsn.training import load_solver
+    """The pictures that need trained solvers, as far as their runs are there: paths that part, a search."""
+    from dtsn.training import has_run, load_solver
+
+    def trained(*variants: str) -> bool:
+        # Rows may come without the runs that made them, as in a clone.
+        runs = [campaign.runs / name / "seed-0" for name in variants if (name, 0) in campaign.tasks()]
+        return len(runs) == len(variants) and all(map(has_run, runs))
 
     pictures = []
-    if {("qnet-plain", 0), ("dtsn-plain", 0)} <= set(campaign.tasks()):
+    if trained("qnet-plain", "dtsn-plain"):
         pictures += draw_paths(campaign, "-plain", figures / "navigation-paths.png")
-    if ("dtsn", 0) in campaign.tasks():
+    if trained("dtsn"):
         solver = load_solver(campaign.runs / "dtsn" / "seed-0")
         pictures.append(draw_search(solver, SHOWN_LEVEL, figures / "navigation-search.png"))
     return pictures

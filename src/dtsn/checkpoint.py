@@ -258,3 +258,20 @@ def _digest(state: dict[str, Any]) -> str:
 def _sealed(state: dict[str, Any]) -> bytes:
     state = json.loads(json.dumps(state))  # as it will be read back
     return json.dumps({**state, "sha256": _digest(state)}, indent=1, sort_keys=True).encode()
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The rows of a ``metrics.jsonl``, if there is one; a half-written last line is passed over."""
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def truncate_metrics(path: Path, step: int) -> None:
+    """Forget what was logged after a checkpoint's step: those steps will be made again."""
+    rows = [row for row in read_metrics(path) if row["step"] <= step]
+    replace_durably(path, "".join(json.dumps(row) + "\n" for row in rows).encode())

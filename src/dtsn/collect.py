@@ -191,7 +191,10 @@ def _play_procgen(
 
     def numbered_levels() -> Iterator[tuple[int, int]]:
         for number in count():
-            if len(parts.kept) >= episodes or (keep == "all" and number == episodes):
+            # Only lower numbers count: after an interruption, long episodes before the kept ones may be owed.
+            if sum(kept < number for kept in parts.kept) >= episodes or (
+                keep == "all" and number == episodes
+            ):
                 return
             if number not in parts.kept and number not in parts.rejected:
                 yield number, first + int(draw(stream + number, 0, end - first)[0])

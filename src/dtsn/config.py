@@ -127,7 +127,8 @@ class NetworkConfig:
     """The world model's modules."""
 
     encoder: EncoderName = "auto"
-    """mlp for vectors, grid or paths for maps of 0/1 planes, nature (small) or impala (large) for frames"""
+    """mlp for vectors, grid or paths for 0/1 maps, nature (small) or impala (large) for frames;
+    auto (in Solver.create): mlp, grid or impala by the observation space"""
     latent: int = 128
     """size of a vector latent, or channels of a map latent"""
     hidden: int = 128
@@ -209,7 +210,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class PPGConfig:
-    """Every number of a Phasic Policy Gradient run; the defaults are its paper's (Cobbe et al., 2020)."""
+    """Every number of a Phasic Policy Gradient run; the defaults follow its paper (Cobbe et al., 2020)."""
 
     game: str = "coinrun"
     """one of the 16 games of Procgen"""

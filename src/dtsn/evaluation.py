@@ -64,7 +64,7 @@ def evaluate_navigation(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[NavigationRow]:
-    """Play every level ``[L]`` once, all at once; the same seed gives the same rows in any company."""
+    """Play every level ``[L]`` once, all at once; what a level draws does not depend on the others."""
     if seed < 0:
         raise ValueError(f"seed must not be negative, got {seed}")
     options = options or NavigationOptions()

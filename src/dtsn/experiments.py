@@ -267,7 +267,7 @@ PAPER_PROCGEN = {
     "plunder": {"qnet": 12.77, "search": 9.67, "treeqn": 12.50, "dtsn": 13.26},
     "starpilot": {"qnet": 15.53, "search": 13.57, "treeqn": 16.98, "dtsn": 16.91},
 }
-# Of the policies behind the authors' data (PPG, 100 million steps, mode hard).
+# Of the policies behind the authors' data (PPG, 100 million steps, mode hard); not in the paper.
 PAPER_PROCGEN_EXPERT = {
     **{"bigfish": 26.2, "bossfight": 11.0, "caveflyer": 9.7, "chaser": 7.9, "climber": 10.1, "coinrun": 8.5},
     **{"dodgeball": 8.8, "fruitbot": 23.5, "heist": 3.4, "jumper": 6.3, "leaper": 9.1, "maze": 6.8},

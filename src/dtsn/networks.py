@@ -201,17 +201,17 @@ def _read(planes: Tensor, features: Tensor) -> Tensor:
 
 
 class LowPrecision(nn.Module):
-    """An encoder run in bfloat16; what comes out is float32 again, so the search keeps its precision."""
+    """An encoder run in bfloat16; what comes out is in full precision again, and so is the search."""
 
     def __init__(self, encoder: nn.Module):
         super().__init__()
         self.encoder = encoder
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Observations -> ``u`` in float32."""
+        """Observations -> ``u`` in the parameters' precision."""
         with torch.autocast(observation.device.type, torch.bfloat16):
             latent: Tensor = self.encoder(observation)
-        return latent.float()
+        return latent.to(next(self.parameters()).dtype)
 
 
 # --- map latents -------------------------------------------------------------------------------------

@@ -103,11 +103,12 @@ class PathEncoder(nn.Module):
         near = torch.relu(self.near(planes))  # [B, F, H, W]
         points = planes.sum((2, 3)) == 1  # [B, C]
         marks = planes * points[:, :, None, None]
-        source, cost = _pairs((1 - marks.float()) * UNREACHED, self._cost(near, planes))
+        full = self.contrast.dtype  # of paths and costs, whatever the convolutions run in
+        source, cost = _pairs((1 - marks.to(full)) * UNREACHED, self._cost(near, planes))
         paths: Tensor = CheapestPaths.apply(source, cost)  # type: ignore[no-untyped-call]
         where = marks.flatten(2).argmax(2)  # [B, C]
         # At each mark: C·K paths, here and by way of 9 cells, and F features.
-        read = torch.cat([self._ways(paths, cost, where), _at(near.float(), where)], 1)
+        read = torch.cat([self._ways(paths, cost, where), _at(near.to(full), where)], 1)
         out: Tensor = self.last((read * points[:, None]).flatten(1))
         return out
 
@@ -118,7 +119,7 @@ class PathEncoder(nn.Module):
         Trained without this, walls cost just what the detours of the data ask for: the first longer one,
         and the cheapest path leads through a wall.
         """
-        log_cost = self.log_cost(torch.cat([near, planes], 1)).float()
+        log_cost = self.log_cost(torch.cat([near, planes], 1)).to(self.contrast.dtype)
         relative = functional.instance_norm(log_cost) * self.contrast
         return FREE_COST * torch.exp(relative.clamp(*self.bounds))
 

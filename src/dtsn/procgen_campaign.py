@@ -184,10 +184,9 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> None:
 
 def write_curve(campaign: ProcgenCampaign, game: str) -> None:
     """The behaviour policy's learning curve: return and success of its last 100 episodes at every step."""
-    from dtsn.checkpoint import replace_durably
-    from dtsn.experts.ppg import read_rows
+    from dtsn.checkpoint import read_metrics, replace_durably
 
-    rows = read_rows(campaign.runs / campaign.budget / game / "expert" / "metrics.jsonl")
+    rows = read_metrics(campaign.runs / campaign.budget / game / "expert" / "metrics.jsonl")
     lines = [f"{row['step']},{row['return']:.4f},{row['success']:.4f}" for row in rows if "return" in row]
     path = campaign.curve_path(game)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,11 +45,11 @@ class Family:
 # By the suffix of the variants' names.
 FAMILIES = {
     "-plain": Family(
-        "A plain encoder: the paper's contrast",
-        "The tables above use an encoder that computes paths, which generalises to one exit by itself and so "
-        "lifts every solver to the ceiling. Here all of them use the plainest encoder, as a reader of the "
-        "paper would write it: convolutions and a global maximum (`experiments.NAVIGATION_PLAIN`). What "
-        "they make of one exit is then up to the solver.",
+        "A plain encoder",
+        "The tables above use an encoder that computes paths. It generalises to one exit by itself and "
+        "lifts the Q-network, TreeQN and D-TSN to the ceiling. Here all use the plainest encoder, as a "
+        "reader of the paper would write it: convolutions and a global maximum "
+        "(`experiments.NAVIGATION_PLAIN`). What they make of one exit is then up to the solver.",
         ("navigation-success-plain.png", "navigation-paths.png"),
     ),
     "-pooled": Family(
@@ -507,8 +507,6 @@ def _setup(meta: Mapping[str, Any]) -> list[str]:
     """The command and the circumstances, as far as they are known."""
     facts = {name: meta[name] for name in ("dtsn", "batch_size", "levels") if name in meta}
     facts |= dict(sorted(meta.get("machine", {}).items()))
-    if minutes := meta.get("minutes"):
-        facts["training"] = f"{sum(minutes.values()) / 60:.1f} hours in all"
     return [
         f"```\n{meta['command']}\n```" if "command" in meta else "",
         "\n".join(f"- {name.replace('_', ' ')}: {value}" for name, value in facts.items()),

@@ -141,7 +141,7 @@ def best_first_search(
     _check_search(root, iterations, rule, temperature, epsilon, discount, uniforms)
     noise = _noise(root, iterations, uniforms, generator)
     children, reward = model.expand(root)
-    _check_invalid_actions(invalid_actions, *reward.shape)
+    invalid_actions = _checked_invalid(invalid_actions, reward)
     if _is_small(root, rule):
         numbers = one_tree.chooser(rule, temperature, epsilon, noise[0].tolist())  # type: ignore[arg-type]
         invalid = [] if invalid_actions is None else invalid_actions[0].tolist()
@@ -213,7 +213,7 @@ def full_expansion(
     batch = root.shape[0]
     children, reward = model.expand(root)
     actions = children.shape[1]
-    _check_invalid_actions(invalid_actions, batch, actions)
+    invalid_actions = _checked_invalid(invalid_actions, reward)
     rows = max(1, LEAVES_AT_ONCE // actions**depth)
     if batch <= rows:
         rewards, inner, value, leaf_values = _grow(model, children, reward, depth, discount)
@@ -648,14 +648,16 @@ def _check_search(
         raise ValueError("uniforms must lie in [0, 1), got others or NaN")
 
 
-def _check_invalid_actions(invalid: Tensor | None, batch: int, actions: int) -> None:
+def _checked_invalid(invalid: Tensor | None, reward: Tensor) -> Tensor | None:
+    """``invalid_actions``, where the search runs, if they fit the root's ``reward [B, A]``."""
     if invalid is None:
-        return
-    if invalid.shape != (batch, actions) or invalid.dtype != torch.bool:
+        return None
+    if invalid.shape != reward.shape or invalid.dtype != torch.bool:
         raise ValueError(
-            f"invalid_actions must be bool {(batch, actions)} (batch, actions), "
+            f"invalid_actions must be bool {tuple(reward.shape)} (batch, actions), "
             f"got {invalid.dtype} {tuple(invalid.shape)}"
         )
     if bool(invalid.all(1).any()):
         row = int(invalid.all(1).nonzero()[0])
         raise ValueError(f"invalid_actions leaves no action open in row {row}")
+    return invalid.to(reward.device)

@@ -142,6 +142,7 @@ class Solver(nn.Module):
         """The solver's loss; ``iterations`` overrides T (a warm-up trains with T = 1)."""
         if iterations is not None and iterations < 1:
             raise ValueError(f"iterations must be at least 1, got {iterations}")
+        batch = batch.to(self.device)
         observation = self._checked(batch.observation)
         self._check_batch(batch)
         config = self.config

@@ -1,7 +1,7 @@
 """Training from a data set: a resumable loop, and the run folder that it writes.
 
 All randomness of a step is derived from (seed, step) and the data set is read by position, so a run that
-resumes from a checkpoint ends bitwise where the uninterrupted run ends (same thread count).
+resumes from a checkpoint ends bitwise where the uninterrupted run ends (on a CPU, same thread count).
 """
 
 from __future__ import annotations
@@ -169,6 +169,11 @@ class Trainer:
 
 def make_solver(config: TrainConfig, observation_shape: tuple[int, ...], num_actions: int) -> Solver:
     """A fresh solver for observations of this shape."""
+    if config.network.encoder == "auto" and len(observation_shape) == 3:
+        raise ValueError(
+            f"network.encoder is 'auto', which cannot tell maps from frames by the shape {observation_shape} "
+            "alone: name one of grid, paths, nature, impala"
+        )
     return Solver.create(
         config.solver.name,
         gymnasium.spaces.Box(-np.inf, np.inf, observation_shape, np.float32),
@@ -284,7 +289,7 @@ def _open_run(run: Path, trainer: Trainer, dataset: Dataset, resume: bool) -> No
     trainer.data = dataset.sha256
     if latest is not None:
         trainer.restore(latest)
-    _truncate_metrics(run / "metrics.jsonl", trainer.step)
+    checkpoint.truncate_metrics(run / "metrics.jsonl", trainer.step)
     description = {
         "dtsn": dtsn.__version__,
         "data": str(dataset.path),
@@ -331,7 +336,7 @@ def _logged_steps(
             saved = int(checkpoint.load_state(newest)["step"]) if newest else 0
             if not trainer.whole or trainer.step != logged:
                 # Stopped within a step: the last checkpoint stands, and the log ends where it does.
-                _truncate_metrics(metrics_path, saved)
+                checkpoint.truncate_metrics(metrics_path, saved)
             elif trainer.step != saved:
                 trainer.save(folder)
             raise
@@ -384,23 +389,6 @@ def _tensorboard(run: Path) -> Any:
     except ImportError:
         return None
     return SummaryWriter(str(run / "tensorboard"))
-
-
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The rows of a ``metrics.jsonl``; a half-written last line is passed over."""
-    rows = []
-    for line in path.read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
-
-
-def _truncate_metrics(path: Path, step: int) -> None:
-    """Forget what was logged after the checkpoint: those steps will be made again."""
-    rows = [row for row in (read_metrics(path) if path.exists() else []) if row["step"] <= step]
-    checkpoint.replace_durably(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -42,6 +42,7 @@ from dtsn.envs.procgen import (
     split_range,
 )
 from dtsn.networks import make_encoder
+from dtsn.run_lock import RunLock
 
 REWARD_LIMIT = 10.0  # largest normalised reward
 RECENT = 100  # episodes that the reported return and success rate are means of
@@ -314,7 +315,7 @@ class PhasicPolicyGradient:
                     f"{path} was trained with {item.name} = {other}, not {ours}: "
                     "use the same settings or a new run folder"
                 )
-        self.network.load_state_dict(checkpoint.load_tensors_of(path, "model", state))
+        _load_weights(self.network, path, state)
         checkpoint.restore_optimizer(self.optimizer, checkpoint.load_tensors_of(path, "optimizer", state))
         self.iteration = int(state["iteration"])
         self.scale.count, self.scale.mean, self.scale.squares = state["reward_scale"]
@@ -328,25 +329,31 @@ def train_expert(
 
     Closing the generator, as Ctrl-C does, saves a checkpoint.
     """
-    folder = run / "checkpoints"
-    latest = checkpoint.latest_checkpoint(folder)
+    learner = PhasicPolicyGradient(config, device)  # refuses bad settings before anything is written
+    run.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(run)
+    try:
+        _open_run(run, learner, resume)
+    except BaseException:
+        lock.release()
+        raise
+    return _logged(learner, run, lock)
+
+
+def _open_run(run: Path, learner: PhasicPolicyGradient, resume: bool) -> None:
+    latest = checkpoint.latest_checkpoint(run / "checkpoints")
     if latest is not None and not resume:
         raise FileExistsError(f"{run} already has a training run: use --resume or another folder")
-    learner = PhasicPolicyGradient(config, device)
     if latest is not None:
         learner.restore(latest)
-    run.mkdir(parents=True, exist_ok=True)
-    path = run / "metrics.jsonl"
-    rows = [row for row in read_rows(path) if row["step"] <= learner.step]  # those after it are made again
-    checkpoint.replace_durably(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
-    described = {"dtsn": dtsn.__version__, **dataclasses.asdict(config)}
+    checkpoint.truncate_metrics(run / "metrics.jsonl", learner.step)
+    described = {"dtsn": dtsn.__version__, **dataclasses.asdict(learner.config)}
     checkpoint.replace_durably(run / "config.json", json.dumps(described, indent=1).encode())
-    return _logged(learner, folder, path)
 
 
-def _logged(learner: PhasicPolicyGradient, folder: Path, path: Path) -> Iterator[dict[str, float]]:
-    config = learner.config
-    with path.open("a") as log:
+def _logged(learner: PhasicPolicyGradient, run: Path, lock: RunLock) -> Iterator[dict[str, float]]:
+    config, folder = learner.config, run / "checkpoints"
+    with (run / "metrics.jsonl").open("a") as log:
         try:
             for metrics in learner.run():
                 log.write(json.dumps(metrics) + "\n")
@@ -359,17 +366,8 @@ def _logged(learner: PhasicPolicyGradient, folder: Path, path: Path) -> Iterator
             if learner.iteration:
                 learner.save(folder)
             raise
-
-
-def read_rows(path: Path) -> list[dict[str, float]]:
-    """The rows of a metrics.jsonl, up to a half-written one."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
+        finally:
+            lock.release()
 
 
 class Expert:
@@ -415,11 +413,15 @@ def load_expert(folder: str | Path, device: str = "cpu") -> Expert:
     state = checkpoint.load_state(path)
     config = _config_of(path, state)
     network = ActorCritic(config)
+    _load_weights(network, path, state)
+    return Expert(network, config, int(state["step"]), state["files"]["model.safetensors"], device)
+
+
+def _load_weights(network: ActorCritic, path: Path, state: dict[str, Any]) -> None:
     try:
         network.load_state_dict(checkpoint.load_tensors_of(path, "model", state))
     except RuntimeError as error:
         raise CheckpointError(f"{path} does not fit this dtsn version: {error}") from error
-    return Expert(network, config, int(state["step"]), state["files"]["model.safetensors"], device)
 
 
 def _config_of(path: Path, state: dict[str, Any]) -> PPGConfig:
