@@ -14,8 +14,9 @@ ROOT = Path(dtsn.__file__).parent
 
 # Modules (with all below them) -> what they must not import. A name covers all below it; "dtsn.*" is every
 # module of the package but the ones in ALLOWED. Files that do not exist yet are bound when they come.
-# Configurations are plain data: anyone may read them, so they import nothing.
+# Configurations are plain data: anyone may read them, so they import nothing but hints at misspelt names.
 FORBIDDEN: dict[str, set[str]] = {
+    "dtsn.spelling": {"dtsn.*", "torch", "numpy", "gymnasium"},
     "dtsn.config": {"dtsn.*", "torch", "numpy", "gymnasium"},
     "dtsn.search": {"dtsn.*"},  # a world model is only a protocol
     "dtsn.one_tree": {"dtsn.*"},
@@ -39,11 +40,12 @@ FORBIDDEN: dict[str, set[str]] = {
     "dtsn.viewer": {"dtsn.cli", "dtsn.data", "dtsn.losses"},  # shows what others compute
 }
 ALLOWED = {
+    "dtsn.config": {"dtsn.spelling"},
     "dtsn.search": {"dtsn.config", "dtsn.one_tree"},
     "dtsn.one_tree": {"dtsn.config", "dtsn.search"},  # of the latter a type alone
     "dtsn.losses": {"dtsn.config"},
     "dtsn.networks": {"dtsn.config", "dtsn.path_encoder", "dtsn.world_model"},
-    "dtsn.envs": {"dtsn.envs"},
+    "dtsn.envs": {"dtsn.envs", "dtsn.spelling"},
 }
 
 

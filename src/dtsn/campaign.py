@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import gzip
 import io
 import json
 import math
-import os
-import platform
 import sys
 import time
 import zlib
@@ -18,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import dtsn
 from dtsn.config import TrainConfig
 from dtsn.envs.navigation import SPLITS
 from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS
-from dtsn.processes import Job, prepare, run_jobs
+from dtsn.processes import Job, prepare, run_jobs, write_record
+from dtsn.spelling import did_you_mean
 
 VALIDATION_LEVELS = 500
 SHOWN_LEVEL = 2_000_003  # of the test split: its way out is not the way to the goal
@@ -55,8 +52,7 @@ class Campaign:
     def __post_init__(self) -> None:
         for name in self.variants:
             if name not in NAVIGATION_VARIANTS:
-                near = difflib.get_close_matches(name.lower(), NAVIGATION_VARIANTS, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = did_you_mean(name, NAVIGATION_VARIANTS)
                 raise ValueError(
                     f"unknown variant {name!r}, choose from {', '.join(NAVIGATION_VARIANTS)}{hint}"
                 )
@@ -233,22 +229,12 @@ def collect_data(folder: Path, layout: str) -> Path:
 
 def write_meta(campaign: Campaign, command: str) -> None:
     """How the rows were made, beside them."""
-    meta = {
-        "command": command,
-        "dtsn": dtsn.__version__,
-        "machine": {
-            "python": platform.python_version(),
-            "system": platform.system(),
-            "cores": os.cpu_count(),
-        },
+    settings = {
         "steps": {name: campaign.config(name, 0).steps for name in campaign.variants},
         "batch_size": NAVIGATION.batch_size,
         "levels": campaign.levels,
     }
-    from dtsn.checkpoint import replace_durably
-
-    campaign.results.mkdir(parents=True, exist_ok=True)
-    replace_durably(campaign.results / "meta.json", (json.dumps(meta, indent=1) + "\n").encode())
+    write_record(campaign.results / "meta.json", command, settings)
 
 
 class _Curve:

@@ -5,12 +5,13 @@ No torch here, so that reading a configuration or printing ``--help`` costs noth
 
 from __future__ import annotations
 
-import difflib
 import math
 import types
 import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
+
+from dtsn.spelling import did_you_mean
 
 EncoderName = Literal["auto", "mlp", "grid", "paths", "nature", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
@@ -106,8 +107,7 @@ class SolverConfig:
     def __post_init__(self) -> None:
         check_types(self)
         if self.name not in SOLVERS:
-            near = difflib.get_close_matches(str(self.name).lower(), SOLVERS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(self.name, SOLVERS)
             raise ValueError(f"unknown solver {self.name!r}, choose one of {', '.join(SOLVERS)}{hint}")
         for name in ("iterations", "act_iterations", "depth"):
             value = getattr(self, name)

@@ -1,16 +1,20 @@
-"""Processes: how one is set up for training, and several single-threaded ones side by side."""
+"""Processes: how one is set up for training, several side by side, and a record of what was run."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import platform
 import subprocess
 import sys
 import time
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import dtsn
 
 Name = TypeVar("Name", bound=Hashable)
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of malloc.h
@@ -73,3 +77,17 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", job.module, *job.arguments], stdout=output, stderr=output, env=environment
         )
+
+
+def write_record(path: Path, command: str, settings: Mapping[str, Any]) -> None:
+    """How results were made, to be kept beside them: the command, its settings, the version, the machine."""
+    from dtsn.checkpoint import replace_durably
+
+    machine = {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+    }
+    record = {"command": command, "dtsn": dtsn.__version__, "machine": machine, **settings}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_durably(path, (json.dumps(record, indent=1) + "\n").encode())

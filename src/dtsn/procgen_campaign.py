@@ -5,21 +5,18 @@ Every part is skipped if it is there and resumed if it was begun, so a campaign 
 
 from __future__ import annotations
 
-import difflib
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import dtsn
 from dtsn.envs.procgen import GAMES, ProcgenOptions, split_range
 from dtsn.experiments import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
-from dtsn.processes import Job, prepare, run_jobs
+from dtsn.processes import Job, prepare, run_jobs, write_record
+from dtsn.spelling import did_you_mean
 
 # What one core of a small machine does, to say beforehand what a campaign costs.
 EXPERT_STEPS_PER_SECOND = {"nature": 600, "impala": 40}
@@ -59,8 +56,7 @@ class ProcgenCampaign:
                 raise ValueError(f"give at least one {what}")
             for name in names:
                 if name not in known:
-                    near = difflib.get_close_matches(str(name).lower(), known, 1)
-                    hint = f"; did you mean {near[0]!r}?" if near else ""
+                    hint = did_you_mean(name, known)
                     raise ValueError(f"unknown {what} {name!r}, choose from {', '.join(known)}{hint}")
         if self.seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}")
@@ -228,24 +224,8 @@ def train_solver(campaign: ProcgenCampaign, game: str, variant: str, seed: int) 
 
 def write_meta(campaign: ProcgenCampaign, command: str) -> None:
     """How the rows were made, beside them."""
-    from dataclasses import asdict
-
-    from dtsn.checkpoint import replace_durably
-
-    meta = {
-        "command": command,
-        "dtsn": dtsn.__version__,
-        "budget": campaign.budget,
-        "numbers": asdict(campaign.numbers),
-        "machine": {
-            "python": platform.python_version(),
-            "system": platform.system(),
-            "cores": os.cpu_count(),
-        },
-    }
-    path = campaign.results / "rows" / campaign.budget / "meta.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_durably(path, (json.dumps(meta, indent=1) + "\n").encode())
+    settings = {"budget": campaign.budget, "numbers": asdict(campaign.numbers)}
+    write_record(campaign.results / "rows" / campaign.budget / "meta.json", command, settings)
 
 
 if __name__ == "__main__":

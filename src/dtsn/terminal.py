@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 
 def console(stderr: bool = False) -> Any:
@@ -69,16 +69,7 @@ def done(what: str, then: str) -> None:
     console().print(f"{what}\nnext: {then}", markup=False)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint at the known name nearest to a misspelt one, or nothing."""
-    near = difflib.get_close_matches(name.lower(), known, 1)
-    return f", did you mean {near[0]!r}?" if near else ""
-
-
-def in_one_line(box: str) -> str:
-    """What tyro complains about in a box, without the box, the title and the help below."""
-    lines = [line.strip("│ \n") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
-    parts = " ".join(lines).split(" ──")  # rules between the parts
-    what = parts[0].replace("__tyro-dummy-inner__.config.", "").replace("Error parsing ", "")
-    near = next((line for line in lines if line.startswith("--")), None) if "Perhaps" in box else None
-    return what.rstrip(".") + (f"; did you mean {near.split()[0]}?" if near else "")
+def stopped(what: str, then: str) -> NoReturn:
+    """The last line of a command that Ctrl-C has ended, and its exit code."""
+    done(what, then)
+    sys.exit(130)

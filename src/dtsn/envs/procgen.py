@@ -10,7 +10,6 @@ An episode is a function of its level and its actions alone. Frames are bytes [3
 from __future__ import annotations
 
 import ctypes
-import difflib
 import importlib
 import importlib.util
 from collections import deque
@@ -22,6 +21,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from dtsn.spelling import did_you_mean
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -87,8 +88,7 @@ class ProcgenOptions:
 
     def __post_init__(self) -> None:
         if self.game not in GAMES:
-            near = difflib.get_close_matches(str(self.game).lower(), GAMES, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(self.game, GAMES)
             raise ValueError(f"unknown game {self.game!r}, choose one of {', '.join(GAMES)}{hint}")
         if self.mode not in GAMES[self.game]:
             raise ValueError(

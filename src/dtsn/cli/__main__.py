@@ -1,0 +1,5 @@
+"""``python -m dtsn.cli`` is ``dtsn``."""
+
+from dtsn.cli import main
+
+main()

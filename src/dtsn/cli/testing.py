@@ -1,0 +1,142 @@
+"""Testing: how well trained solvers do on levels that they have not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from dtsn.cli.options import Device, Layout, at_least_one, load
+from dtsn.config import Rule
+from dtsn.envs.navigation import NavigationOptions
+from dtsn.processes import prepare
+from dtsn.terminal import add_result, console, done, make_table, progress
+
+if TYPE_CHECKING:
+    from dtsn.evaluation import NavigationRow
+    from dtsn.solvers import Solver
+
+
+def eval_(
+    run: tyro.conf.Positional[Path | None] = None,
+    levels: int = 1000,
+    split: Literal["validation", "test"] = "test",
+    exit_layout: Layout = "independent",
+    iterations: int | None = None,
+    rule: Rule | None = None,
+    out: Path | None = None,
+    seed: int = 0,
+    device: Device = "auto",
+    threads: int = 1,
+) -> None:
+    """Play fresh Navigation levels with a trained solver, both with two exits and with one.
+
+    Example: dtsn eval runs/dtsn-0 --levels 10000 --iterations 50
+
+    Args:
+        run: a run folder or a checkpoint; the shipped D-TSN if not given.
+        levels: to play in each scenario, one episode each.
+        split: test levels, or validation levels while you are still choosing settings.
+        exit_layout: of the levels.
+        iterations: expansions of the search when acting; as trained if not given.
+        rule: how the search picks nodes; as trained if not given.
+        out: folder for the raw rows, one line per episode; RUN/evaluation if not given.
+        seed: of the sampled expansions; the same seed gives the same rows.
+        device: auto takes CUDA where there is one.
+        threads: small networks are fastest with one.
+    """
+    from dtsn.evaluation import write_rows
+
+    prepare(threads)
+    solver = load(run, device, act_iterations=iterations, act_rule=rule)
+    table = make_table(f"{solver.config.name}, T = {solver.act_iterations}, {levels} {split} levels")
+    out = out or (run / "evaluation" if run else None)
+    for exits in (2, 1):
+        options = NavigationOptions(exits=exits, exit_layout=exit_layout)
+        rows = play_scenario(table, f"{exits} exit{'s' * (exits - 1)}", solver, split, levels, options, seed)
+        if out is not None:
+            write_rows(out / f"exits-{exits}-T{solver.act_iterations}.csv.gz", rows)
+    console().print(table)
+    done(
+        f"wrote {out}" if out else "nothing written",
+        "dtsn play (watch an episode), dtsn eval --iterations 50",
+    )
+
+
+def play_scenario(
+    table: Any,
+    title: str,
+    solver: Solver,
+    split: str,
+    levels: int,
+    options: NavigationOptions,
+    seed: int = 0,
+    paper: str = "",
+) -> list[NavigationRow]:
+    """Play the first levels of a split with a progress bar; the outcome is a line of the table."""
+    from dtsn.evaluation import evaluate_navigation, first_levels
+
+    with progress(title) as update:
+        rows = evaluate_navigation(solver, first_levels(split, levels), options, seed=seed, progress=update)
+    add_result(table, title, rows, paper)
+    return rows
+
+
+def eval_procgen(
+    run: tyro.conf.Positional[Path],
+    game: str = "coinrun",
+    mode: str = "easy",
+    levels: int = 500,
+    split: Literal["validation", "test"] = "test",
+    iterations: int | None = None,
+    rule: Rule | None = None,
+    out: Path | None = None,
+    seed: int = 0,
+    device: Device = "auto",
+    threads: int = 1,
+) -> None:
+    """Play unseen levels of a Procgen game with a trained solver, one episode each.
+
+    Example: dtsn eval procgen runs/coinrun-dtsn --game coinrun --levels 500
+
+    Args:
+        run: a run folder or a checkpoint.
+        game: one of the 16 games.
+        mode: easy, or hard as in the paper.
+        levels: to play, one episode each.
+        split: test levels, or validation levels while you are still choosing settings.
+        iterations: expansions of the search when acting; as trained if not given.
+        rule: how the search picks nodes; as trained if not given.
+        out: folder for the raw rows, one line per episode; RUN/evaluation if not given.
+        seed: of the sampled expansions; the same seed gives the same rows.
+        device: auto takes CUDA where there is one.
+        threads: small networks are fastest with one.
+    """
+    import numpy as np
+
+    from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, split_range
+    from dtsn.evaluation import evaluate_procgen, solver_policy, write_rows
+
+    prepare(threads)
+    options = ProcgenOptions(game, mode)
+    at_least_one(levels=levels)
+    solver = load(run, device, act_iterations=iterations, act_rule=rule)
+    actions = solver.world_model.num_actions
+    if solver.observation_shape != FRAME_SHAPE or actions != NUM_ACTIONS:
+        raise ValueError(
+            f"{run} sees observations {solver.observation_shape} and has {actions} actions; "
+            f"Procgen has {FRAME_SHAPE} and {NUM_ACTIONS}: train on a data set of dtsn collect procgen"
+        )
+    seeds = np.arange(*split_range(split, levels))
+    with progress(f"{game} ({mode})") as update:
+        rows = evaluate_procgen(solver_policy(solver, seeds, seed), options, seeds, progress=update)
+    scores = np.array([row.score for row in rows])
+    complete = sum(row.complete for row in rows) / len(rows)
+    half = 1.96 * scores.std() / len(scores) ** 0.5
+    console().print(
+        f"{solver.config.name}, T = {solver.act_iterations}, {levels} {split} levels of {game} ({mode}): "
+        f"mean score {scores.mean():.2f} ± {half:.2f} (95%), {complete:.0%} completed"
+    )
+    path = (out or run / "evaluation") / f"{game}-{mode}-T{solver.act_iterations}.csv.gz"
+    done(f"wrote {write_rows(path, rows)}", "dtsn reproduce procgen (all solvers, with a report)")
