@@ -213,6 +213,18 @@ def test_plan(folder: Path, inside: Callable[..., str]) -> None:
     assert anew["grid"] == document["grid"]
 
 
+def test_plan_of_a_state_refuses_no_search(folder: Path, inside: Callable[..., str]) -> None:
+    inside("plan", "--out", "tree.json")
+    assert "iterations" in inside("plan", "--state", "tree.json", "--iterations", "0", code=2)
+
+
+def test_brackets_in_paths_are_brackets(folder: Path, inside: Callable[..., str]) -> None:
+    said = inside("train", *QNET, "--steps", "2", "--run", "[/x][bold]y")
+    assert "into [/x][bold]y" in said
+    assert (folder / "[/x][bold]y" / "config.json").exists()
+    assert "next: dtsn eval [/x][bold]y" in said
+
+
 def test_plan_draws_pictures(folder: Path, inside: Callable[..., str]) -> None:
     assert "wrote tree.svg" in inside("plan", "--time", "2", "--iterations", "4", "--out", "tree.svg")
     assert "wrote tree.png" in inside("plan", str(cli.shipped("qnet")), "--exits", "2", "--out", "tree.png")
@@ -416,9 +428,11 @@ MISTAKES = {
     "unknown solver": (("train", "--solver.name", "qnett"), "did you mean 'qnet'"),
     "unknown encoder": (("train", "--network.encoder", "gird"), "grid"),
     "unknown variant": (("reproduce", "--variants", "dtsnn"), "did you mean 'dtsn'?"),
+    "no variants": (("reproduce", "--variants"), "give at least one variant"),
+    "report of nothing": (("report", "--results", "missing"), "missing has no rows of navigation or procgen"),
     "negative steps": (("train", "--steps", "-3"), "steps must be at least 1, got -3"),
     "steps of no number": (("train", "--steps", "many"), "many"),
-    "no episodes": (("collect", "--out", "new.h5", "--episodes", "0"), "episodes is 0"),
+    "no episodes": (("collect", "--out", "new.h5", "--episodes", "0"), "episodes must be at least 1, got 0"),
     "data exists": (("collect", "--out", "data.h5", "--episodes", "1"), "data.h5: already exists"),
     "no data": (("train", "--data", "missing.h5"), "missing.h5: no such file"),
     "garbage data": (("train", "--data", "garbage.h5"), "garbage.h5"),
@@ -579,6 +593,25 @@ def test_rows_of_other_steps_do_not_pass_for_the_table(
     (small_campaign.results / "curves/qnet/seed-0.csv").write_text("step,loss\nmany,0\n")
     with pytest.raises(ValueError, match=r"seed-0\.csv is damaged"):
         small_campaign.missing("qnet", 0)
+
+
+def test_rows_of_other_settings_do_not_pass_for_the_table(
+    small_campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign.write_meta(small_campaign, "dtsn reproduce")
+    run_task(small_campaign, "qnet", 0)
+    campaign.write_meta(small_campaign, "dtsn reproduce again")
+    said = json.loads((small_campaign.results / "meta.json").read_text())["command"]
+    assert said == "dtsn reproduce\ndtsn reproduce again"
+    other = replace(small_campaign.config("qnet", 0), learning_rate=0.5)
+    monkeypatch.setattr(Campaign, "config", lambda *_: other)
+    with pytest.raises(ValueError, match="rows of qnet that were made with other settings"):
+        campaign.write_meta(small_campaign, "dtsn reproduce")
+
+
+def test_no_figures_without_runs(small_campaign: Campaign, tmp_path: Path) -> None:
+    rows_alone = replace(small_campaign, variants=("qnet-plain", "dtsn-plain", "dtsn"))
+    assert campaign.draw_figures(rows_alone, tmp_path / "figures") == []
 
 
 def test_damaged_rows_are_made_anew(small_campaign: Campaign) -> None:

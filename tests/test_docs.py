@@ -96,9 +96,15 @@ def api_page() -> str:
     for name in dtsn.__all__:
         thing = getattr(dtsn, name)
         lines += [f"## {name}", "", first_line(thing), "", "```text", signature(name, thing), "```", ""]
+        more = (inspect.getdoc(thing) or "").partition("\n\n")[2]
+        lines += ["```text", more, "```", ""] if more else []
         members = public_members(thing) if inspect.isclass(thing) else {}
         lines += [f"- `{member}`: {first_line(value)}" for member, value in members.items()]
         lines += [""] * bool(members)
+    lines += [
+        "Also of use: `dtsn.data.Dataset` and `DatasetWriter`, `dtsn.training.Trainer` and `train_run`,"
+    ]
+    lines += ["`dtsn.evaluation`, `dtsn.inspection` (a search as JSON); see their docstrings.", ""]
     return "\n".join(lines)
 
 
@@ -123,14 +129,25 @@ def signature(name: str, thing: Any) -> str:
     )
 
 
+def parameters(method: Any) -> str:
+    """Their names, without self; those by keyword alone after a star."""
+    shown: list[str] = []
+    for name, parameter in inspect.signature(method).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        if name != "self":
+            shown.append(name)
+    return ", ".join(shown)
+
+
 def public_members(cls: type) -> dict[str, Any]:
     found = {}
     for name, value in vars(cls).items():
         described = isinstance(value, property | classmethod) or inspect.isfunction(value)
         cached = type(value).__name__ == "cached_property"
         if (described or cached) and not name.startswith("_"):
-            shown = f"{name}(...)" if inspect.isfunction(value) or isinstance(value, classmethod) else name
-            found[shown] = value
+            called = inspect.isfunction(value) or isinstance(value, classmethod)
+            found[f"{name}({parameters(getattr(cls, name))})" if called else name] = value
     return found
 
 

@@ -1,11 +1,14 @@
 """Procgen from nothing to rows at a tiny budget: stopped and gone on with, and what is refused."""
 
+import json
 import sys
+from dataclasses import replace
 
 import pytest
 
 from dtsn.envs.procgen import GAMES, load_envpool
-from dtsn.procgen_campaign import ProcgenCampaign, run_game
+from dtsn.experiments import PROCGEN_BUDGETS
+from dtsn.procgen_campaign import ProcgenCampaign, run_game, write_curve, write_meta
 
 
 def need_envpool():
@@ -133,3 +136,38 @@ def test_every_game_passes_the_whole_pipeline(tmp_path, game):
     whole = campaign(tmp_path, games=(game,), solvers=("qnet", "search", "treeqn", "dtsn"))
     run_game(whole, game)
     assert whole.missing(game) == []
+
+
+def test_records_keep_every_command_and_refuse_rows_of_another_budget(tmp_path, monkeypatch):
+    first = campaign(tmp_path)
+    write_meta(first, "dtsn one")
+    write_meta(first, "dtsn two")
+    write_meta(first, "dtsn one")
+    path = tmp_path / "results" / "rows" / "tiny" / "meta.json"
+    assert json.loads(path.read_text())["command"] == "dtsn one\ndtsn two"
+    rows = first.rows_path("leaper", "qnet", 0)
+    rows.parent.mkdir(parents=True)
+    rows.touch()
+    changed = replace(PROCGEN_BUDGETS["tiny"], episodes=3)
+    monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", changed)
+    with pytest.raises(ValueError, match=r"rows of another tiny budget \(episodes differs\)"):
+        write_meta(first, "dtsn three")
+    rows.unlink()
+    write_meta(first, "dtsn three")
+    path.write_text("half a rec")
+    with pytest.raises(ValueError, match=r"meta\.json cannot be read"):
+        write_meta(first, "dtsn four")
+
+
+def test_a_clone_with_rows_and_without_runs_has_nothing_to_do(tmp_path):
+    one = campaign(tmp_path)
+    for test in one.tests():
+        one.rows_path("leaper", *test).parent.mkdir(parents=True, exist_ok=True)
+        one.rows_path("leaper", *test).touch()
+    assert one.is_done("leaper")
+    one.metrics_path("leaper").parent.mkdir(parents=True)
+    one.metrics_path("leaper").write_text('{"step": 64, "return": 1.5, "success": 0.25}\n')
+    assert not one.is_done("leaper")  # its curve can be made
+    write_curve(one, "leaper")
+    assert one.curve_path("leaper").read_text() == "step,return,success\n64,1.5000,0.2500\n"
+    assert one.is_done("leaper")

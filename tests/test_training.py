@@ -343,6 +343,13 @@ def test_resume_with_other_data(started: Path, dataset: Dataset, tmp_path: Path)
         train(tmp_path / "run", data, QNET, resume=True)
 
 
+def test_discounts_agree(dataset: Dataset, tmp_path: Path) -> None:
+    config = TrainConfig(SolverConfig(discount=0.9), NetworkConfig(encoder="grid"))
+    trainer = Trainer(config, dataset.observation_shape, dataset.num_actions)
+    with pytest.raises(ValueError, match=r"returns discounted by 1, but solver\.discount is 0\.9"):
+        train_run(tmp_path / "run", trainer, dataset)
+
+
 def test_resume_of_nothing(dataset: Dataset, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="typo holds no run to resume"):
         train(tmp_path / "typo", dataset, QNET, resume=True)

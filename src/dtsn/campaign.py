@@ -11,14 +11,14 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dtsn.config import TrainConfig
 from dtsn.envs.navigation import SPLITS
-from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS
-from dtsn.processes import Job, prepare, run_jobs, write_record
+from dtsn.experiments import NAVIGATION_VARIANTS
+from dtsn.processes import Job, prepare, read_record, run_jobs, write_record
 from dtsn.spelling import did_you_mean
 
 VALIDATION_LEVELS = 500
@@ -44,12 +44,16 @@ class Campaign:
     """test levels per scenario"""
     validate_every: int = 500
     """steps between points of the learning curves (validation levels)"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """of every run"""
     results: Path = Path("results/navigation")
     """raw rows and curves: small, worth keeping"""
     runs: Path = Path("runs/navigation")
     """checkpoints and logs: large"""
 
     def __post_init__(self) -> None:
+        if not self.variants:
+            raise ValueError("give at least one variant")
         for name in self.variants:
             if name not in NAVIGATION_VARIANTS:
                 hint = did_you_mean(name, NAVIGATION_VARIANTS)
@@ -139,7 +143,8 @@ def run_task(campaign: Campaign, variant: str, seed: int) -> None:
     row, run = NAVIGATION_VARIANTS[variant], campaign.runs / variant / f"seed-{seed}"
     validation = first_levels("validation", VALIDATION_LEVELS)
     with Dataset(collect_data(campaign.runs, row.layout)) as dataset:
-        trainer = Trainer(campaign.config(variant, seed), dataset.observation_shape, dataset.num_actions)
+        config = campaign.config(variant, seed)
+        trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, campaign.device)
         started = time.monotonic()
         steps = train_run(run, trainer, dataset, resume=has_run(run))
         curve = _Curve(campaign.curve_path(variant, seed), until=trainer.step)
@@ -157,7 +162,7 @@ def run_task(campaign: Campaign, variant: str, seed: int) -> None:
             if metrics is not None:
                 curve.add(metrics)
     for exits, iterations in campaign.missing(variant, seed):
-        solver = load_solver(run, act_iterations=iterations)
+        solver = load_solver(run, campaign.device, act_iterations=iterations)
         rows = evaluate_navigation(solver, first_levels("test", campaign.levels), row.options(exits))
         write_rows(campaign.rows_path(variant, seed, exits, iterations), rows)
 
@@ -228,13 +233,17 @@ def collect_data(folder: Path, layout: str) -> Path:
 
 
 def write_meta(campaign: Campaign, command: str) -> None:
-    """How the rows were made, beside them."""
-    settings = {
-        "steps": {name: campaign.config(name, 0).steps for name in campaign.variants},
-        "batch_size": NAVIGATION.batch_size,
-        "levels": campaign.levels,
-    }
-    write_record(campaign.results / "meta.json", command, settings)
+    """How the rows were made, beside them; rows of a variant that was configured otherwise are refused."""
+    path = campaign.results / "meta.json"
+    configs = {name: json.loads(json.dumps(asdict(campaign.config(name, 0)))) for name in campaign.variants}
+    theirs = read_record(path).get("configs", {})
+    for name, config in configs.items():
+        if theirs.get(name, config) != config and any((campaign.results / "rows" / name).glob("*/*.csv.gz")):
+            raise ValueError(
+                f"{campaign.results} has rows of {name} that were made with other settings: "
+                "move them away or use another --results folder"
+            )
+    write_record(path, command, {"configs": configs, "levels": campaign.levels})
 
 
 class _Curve:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dtsn.envs.procgen import GAMES, ProcgenOptions, split_range
 from dtsn.experiments import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
-from dtsn.processes import Job, prepare, run_jobs, write_record
+from dtsn.processes import Job, prepare, read_record, run_jobs, write_record
 from dtsn.spelling import did_you_mean
 
 # What one core of a small machine does, to say beforehand what a campaign costs.
@@ -39,6 +39,8 @@ class ProcgenCampaign:
     """rows of the tables; also dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary"""
     seeds: int = 1
     """training runs of each solver, seeds 0 and up"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """of every run; the paper's budget asks for cuda"""
     results: Path = Path("results/procgen")
     """raw rows: small, worth keeping"""
     runs: Path = Path("runs/procgen")
@@ -79,13 +81,18 @@ class ProcgenCampaign:
         """Where the learning curve of a game's behaviour policy goes."""
         return self.results / "curves" / self.budget / f"{game}.csv"
 
+    def metrics_path(self, game: str) -> Path:
+        """What a game's behaviour policy logs while it learns."""
+        return self.runs / self.budget / game / "expert" / "metrics.jsonl"
+
     def missing(self, game: str) -> list[tuple[str, int]]:
         """The tests that a game still owes."""
         return [test for test in self.tests() if not self.rows_path(game, *test).exists()]
 
     def is_done(self, game: str) -> bool:
-        """Whether nothing of a game is left to do."""
-        return not self.missing(game) and self.curve_path(game).exists()
+        """Whether nothing of a game is left to do; a curve needs the expert's run, which a clone has not."""
+        curve_owed = self.metrics_path(game).exists() and not self.curve_path(game).exists()
+        return not self.missing(game) and not curve_owed
 
     def cost(self) -> float:
         """A rough guess of the hours of one core that are left to do."""
@@ -127,7 +134,7 @@ def run_campaign(campaign: ProcgenCampaign, jobs: int = 2) -> Iterator[tuple[str
 def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = print) -> None:
     """Everything that is missing of one game, in order."""
     from dtsn.collect import random_policy
-    from dtsn.evaluation import evaluate_procgen, solver_policy, write_rows
+    from dtsn.evaluation import GAMES_AT_ONCE, evaluate_procgen, solver_policy, write_rows
     from dtsn.experts.ppg import load_expert
     from dtsn.training import load_solver
 
@@ -143,12 +150,13 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
             policy = random_policy(seed)
         elif player == "expert":
             train_expert(campaign, game)
-            policy = load_expert(folder / "expert").policy(seed, len(levels))
+            expert = load_expert(folder / "expert", campaign.device)
+            policy = expert.policy(seed, min(GAMES_AT_ONCE, len(levels)))
         else:
             collect(campaign, game)
             run = folder / player / f"seed-{seed}"
             train_solver(campaign, game, player, seed)
-            policy = solver_policy(load_solver(run), levels, seed)
+            policy = solver_policy(load_solver(run, campaign.device), levels, seed)
         seconds["training"] = time.monotonic() - started
         rows = evaluate_procgen(policy, options, levels)
         write_rows(campaign.rows_path(game, player, seed), rows)
@@ -156,7 +164,7 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
         mean = sum(row.score for row in rows) / len(rows)
         spent = ", ".join(f"{name} {value / 60:.1f} min" for name, value in seconds.items())
         say(f"{game} {player} seed {seed}: mean score {mean:.2f} on {len(rows)} levels ({spent})")
-    if not campaign.curve_path(game).exists():
+    if not campaign.is_done(game):
         write_curve(campaign, game)
 
 
@@ -174,7 +182,7 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> None:
     run = campaign.runs / campaign.budget / game / "expert"
     config = replace(campaign.numbers.expert, game=game, mode=campaign.numbers.mode)
     begun = latest_checkpoint(run / "checkpoints") is not None
-    for _ in ppg.train_expert(run, config, resume=begun):
+    for _ in ppg.train_expert(run, config, resume=begun, device=campaign.device):
         pass
 
 
@@ -182,7 +190,7 @@ def write_curve(campaign: ProcgenCampaign, game: str) -> None:
     """The behaviour policy's learning curve: return and success of its last 100 episodes at every step."""
     from dtsn.checkpoint import read_metrics, replace_durably
 
-    rows = read_metrics(campaign.runs / campaign.budget / game / "expert" / "metrics.jsonl")
+    rows = read_metrics(campaign.metrics_path(game))
     lines = [f"{row['step']},{row['return']:.4f},{row['success']:.4f}" for row in rows if "return" in row]
     path = campaign.curve_path(game)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +205,7 @@ def collect(campaign: ProcgenCampaign, game: str) -> None:
     path, budget = campaign.data_path(game), campaign.numbers
     if not path.exists():
         train_expert(campaign, game)
-        expert = load_expert(path.parent / "expert")
+        expert = load_expert(path.parent / "expert", campaign.device)
         options = ProcgenOptions(game, budget.mode)
         collect_procgen(
             path,
@@ -217,15 +225,23 @@ def train_solver(campaign: ProcgenCampaign, game: str, variant: str, seed: int) 
     run = campaign.runs / campaign.budget / game / variant / f"seed-{seed}"
     with Dataset(campaign.data_path(game)) as dataset:
         config = campaign.numbers.config(variant, seed)
-        trainer = Trainer(config, dataset.observation_shape, dataset.num_actions)
+        trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, campaign.device)
         for _ in train_run(run, trainer, dataset, resume=has_run(run)):
             pass
 
 
 def write_meta(campaign: ProcgenCampaign, command: str) -> None:
-    """How the rows were made, beside them."""
-    settings = {"budget": campaign.budget, "numbers": asdict(campaign.numbers)}
-    write_record(campaign.results / "rows" / campaign.budget / "meta.json", command, settings)
+    """How the rows were made, beside them; rows of other numbers under the same name are refused."""
+    folder = campaign.results / "rows" / campaign.budget
+    numbers = json.loads(json.dumps(asdict(campaign.numbers)))
+    theirs = read_record(folder / "meta.json").get("numbers", numbers)
+    if theirs != numbers and any(folder.glob("*/*/*.csv.gz")):
+        other = next(name for name in numbers if theirs.get(name) != numbers[name])
+        raise ValueError(
+            f"{folder} has rows of another {campaign.budget} budget ({other} differs): "
+            "move them away or use another --results folder"
+        )
+    write_record(folder / "meta.json", command, {"budget": campaign.budget, "numbers": numbers})
 
 
 if __name__ == "__main__":

@@ -505,7 +505,7 @@ def _seeds_table(summary: Summary) -> str:
 
 def _setup(meta: Mapping[str, Any]) -> list[str]:
     """The command and the circumstances, as far as they are known."""
-    facts = {name: meta[name] for name in ("dtsn", "batch_size", "levels") if name in meta}
+    facts = {name: meta[name] for name in ("dtsn", "levels") if name in meta}
     facts |= dict(sorted(meta.get("machine", {}).items()))
     return [
         f"```\n{meta['command']}\n```" if "command" in meta else "",

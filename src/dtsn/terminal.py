@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 
 def console(stderr: bool = False) -> Any:
-    """The terminal."""
+    """The terminal; brackets in what is printed are brackets, as in paths, not markup."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True, stderr=stderr)
+    return Console(highlight=False, markup=False, soft_wrap=True, stderr=stderr)
 
 
 @contextmanager
@@ -20,8 +20,11 @@ def progress(title: str) -> Iterator[Callable[..., None]]:
     """A bar with the time that is left; yields ``update(done, total, text="")``."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[text]}"), console=console()) as bar:
+    title_column, text_column = (
+        TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[text]")
+    )
+    columns = (title_column, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text_column)
+    with Progress(*columns, console=console()) as bar:
         task = bar.add_task(title, total=None, text="")
 
         def update(completed: int, total: int, text: str = "") -> None:
@@ -55,18 +58,19 @@ def add_result(table: Any, title: str, rows: list[Any], paper: str = "") -> None
 def pairs(rows: Iterable[tuple[str, object]], title: str = "") -> Any:
     """A table of names and values."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(
         title=title or None, show_header=False, title_justify="left", box=None, padding=(0, 2, 0, 0)
     )
     for name, value in rows:
-        table.add_row(f"[bold]{name}[/bold]", str(value))
+        table.add_row(Text(name, "bold"), Text(str(value)))
     return table
 
 
 def done(what: str, then: str) -> None:
     """The last line of a command: what it wrote and what to run next."""
-    console().print(f"{what}\nnext: {then}", markup=False)
+    console().print(f"{what}\nnext: {then}")
 
 
 def stopped(what: str, then: str) -> NoReturn:

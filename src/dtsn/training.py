@@ -286,6 +286,12 @@ def _open_run(run: Path, trainer: Trainer, dataset: Dataset, resume: bool) -> No
         raise CheckpointError(f"no checkpoint in {folder} can be read: all are damaged")
     if latest is not None and not resume:
         raise FileExistsError(f"{run} already has a training run: use --resume or another folder")
+    discount, theirs = trainer.config.solver.discount, dataset.header["discount"]
+    if discount != theirs:
+        raise ValueError(
+            f"{dataset.path} has returns discounted by {theirs:g}, but solver.discount is {discount:g}: "
+            "make them agree"
+        )
     trainer.data = dataset.sha256
     if latest is not None:
         trainer.restore(latest)

@@ -7,10 +7,11 @@ from typing import Literal
 
 import tyro
 
-from dtsn.cli.options import DATA, Device, Domain, Layout, pick_device
+from dtsn.cli.options import DATA, Device, Domain, Layout, at_least_one, pick_device
+from dtsn.config import Keep
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.processes import prepare
-from dtsn.terminal import console, done, pairs, progress
+from dtsn.terminal import console, done, pairs, progress, stopped
 
 MINARI_ID = "navigation/expert-v0"
 
@@ -42,6 +43,7 @@ def collect(
     from dtsn.collect import collect_navigation
 
     options = NavigationOptions(exits=exits, exit_layout=exit_layout)
+    at_least_one(episodes=episodes)
     out.parent.mkdir(parents=True, exist_ok=True)
     with progress(f"collecting {episodes} {domain} episodes") as update:
         path = collect_navigation(
@@ -63,7 +65,7 @@ def collect_procgen(
     policy: Literal["expert", "random"] = "expert",
     out: Path | None = None,
     episodes: int = 1000,
-    keep: Literal["successful", "all"] = "successful",
+    keep: Keep = "successful",
     num_levels: int = 0,
     discount: float = 1.0,
     seed: int = 0,
@@ -102,18 +104,21 @@ def collect_procgen(
     folder = expert or Path("runs") / f"expert-{game}"
     player = None if policy == "random" else load_expert(folder, pick_device(device))
     with progress(f"collecting {episodes} {game} episodes") as update:
-        collection.collect_procgen(
-            out,
-            options,
-            player,
-            episodes=episodes,
-            keep=keep,
-            num_levels=num_levels,
-            seed=seed,
-            discount=discount,
-            overwrite=overwrite,
-            progress=update,
-        )
+        try:
+            collection.collect_procgen(
+                out,
+                options,
+                player,
+                episodes=episodes,
+                keep=keep,
+                num_levels=num_levels,
+                seed=seed,
+                discount=discount,
+                overwrite=overwrite,
+                progress=update,
+            )
+        except KeyboardInterrupt:
+            stopped("\nstopped; the episodes so far are kept", "the same command again goes on")
     done(wrote(out), f"dtsn train procgen --data {out}")
 
 
@@ -149,7 +154,17 @@ def data_info(file: tyro.conf.Positional[Path] = DATA) -> None:
     console().print(pairs(rows))
     checked = [(name, f"{list(shape)} {dtype}, checksum right") for name, (dtype, shape) in shapes.items()]
     console().print(pairs(checked, title="arrays"))
-    done("nothing written", f"dtsn train --data {file}")
+    done("nothing written", training_command(file, str(info["env_id"]), dataset.observation_shape))
+
+
+def training_command(file: Path, env_id: str, shape: tuple[int, ...]) -> str:
+    """How to train on a data set."""
+    if env_id == "dtsn/Procgen-v0":
+        return f"dtsn train procgen --data {file}"
+    if env_id == "dtsn/Navigation-v0":
+        return f"dtsn train --data {file}"
+    encoder = "mlp" if len(shape) == 1 else "impala"
+    return f"dtsn train --data {file} --network.encoder {encoder} --augment none"
 
 
 def data_export(file: tyro.conf.Positional[Path] = DATA, name: tyro.conf.Positional[str] = MINARI_ID) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tyro
 
 from dtsn.campaign import SHOWN_LEVEL, Campaign
-from dtsn.cli.options import Device, Domain, at_least_one, load, shipped
+from dtsn.cli.options import Device, Domain, at_least_one, load, pick_device, shipped
 from dtsn.cli.testing import play_scenario
 from dtsn.cli.training import train
 from dtsn.envs.navigation import NavigationOptions
@@ -40,6 +40,7 @@ def reproduce(
     from dtsn.campaign import draw_figures, run_campaign, write_meta
 
     at_least_one(jobs=jobs)
+    pick_device(campaign.device)
     tasks = campaign.tasks()
     waiting = [task for task in tasks if campaign.missing(*task)]
     console().print(
@@ -50,8 +51,7 @@ def reproduce(
         write_meta(campaign, command_line())
     ends = run_campaign(campaign, jobs)
     report_ends("runs", len(waiting), ((f"{variant} seed {seed}", end) for variant, seed, end in ends))
-    if {("qnet", 0), ("dtsn", 0)} <= set(tasks):
-        draw_figures(campaign, figures)
+    draw_figures(campaign, figures)
     done(f"wrote {campaign.results}", "dtsn report")
 
 
@@ -70,7 +70,8 @@ def reproduce_procgen(
     from dtsn.procgen_campaign import run_campaign, write_meta
 
     at_least_one(jobs=jobs)
-    waiting = [game for game in campaign.games if campaign.missing(game)]
+    pick_device(campaign.device)
+    waiting = [game for game in campaign.games if not campaign.is_done(game)]
     hours = campaign.cost()
     cost = f"{hours / 24:.0f} days" if hours > 48 else f"{hours:.1f} hours"
     console().print(
@@ -124,6 +125,8 @@ def report(
     from dtsn.procgen_report import build_procgen_report
     from dtsn.report import build_navigation_report
 
+    if not any((results / domain / "rows").is_dir() for domain in ("navigation", "procgen")):
+        raise ValueError(f"{results} has no rows of navigation or procgen: dtsn reproduce makes them")
     written = build_navigation_report(results, out)
     procgen = out.with_name("procgen-results.md")
     more = build_procgen_report(results, procgen, budget)

@@ -95,7 +95,7 @@ def plan_state(state: Path, run: Path | None, device: Device, seed: int, search:
     if state.suffix != ".json":
         raise ValueError(f"state must end in .json or .npy, got {state}")
     document = read_search(state)
-    if run is None and not any(search.values()):
+    if run is None and all(value is None for value in search.values()):
         return document
     return search_again(load(run, device), document, seed=seed, **search)
 
@@ -225,9 +225,8 @@ def doctor(folder: Path = Path(), device: Device = "auto") -> None:
     style = {"ok": "green", "missing": "yellow", "bad": "bold red"}
     for finding in examine(folder, pick_device(device)):
         bad += finding.state == "bad"
-        state = f"[{style[finding.state]}]{finding.state:<8}[/]"
-        console().print(f"{state}{finding.name:<18}", end="")
-        console().print(finding.text, markup=False)
+        console().print(f"{finding.state:<8}", style=style[finding.state], end="")
+        console().print(f"{finding.name:<18}{finding.text}")
     if bad:
         done(f"{bad} of the findings above must be mended", "pip install --force-reinstall dtsn")
         sys.exit(1)

@@ -58,9 +58,10 @@ def eval_(
         if out is not None:
             write_rows(out / f"exits-{exits}-T{solver.act_iterations}.csv.gz", rows)
     console().print(table)
+    named = f" {run}" if run else ""
     done(
         f"wrote {out}" if out else "nothing written",
-        "dtsn play (watch an episode), dtsn eval --iterations 50",
+        f"dtsn play{named} (watch an episode), dtsn eval{named} --iterations 50",
     )
 
 

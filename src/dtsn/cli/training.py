@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +19,10 @@ from dtsn.terminal import console, done, progress, stopped
 
 if TYPE_CHECKING:
     from dtsn.solvers import Solver
+
+
+_CPU = PROCGEN_BUDGETS["cpu"].train
+PROCGEN = replace(_CPU, solver=replace(_CPU.solver, discount=1.0))  # as dtsn collect procgen has it
 
 
 def train(
@@ -48,19 +53,20 @@ def train(
     if data.name == DATA.name and not data.exists():
         collect(out=data)
     run = run or Path("runs") / f"{config.solver.name}-{config.seed}"
-    fit(config, data, run, resume, validate_levels, device, threads)
-    done(f"wrote {run}", f"dtsn eval {run}")
+    env_id = fit("dtsn train", config, data, run, resume, validate_levels, device, threads)
+    known = env_id == "dtsn/Navigation-v0"
+    done(f"wrote {run}", f"dtsn eval {run}" if known else f'dtsn.load_solver("{run}") in Python')
 
 
 def train_procgen(
-    config: Annotated[TrainConfig, tyro.conf.arg(name="")] = PROCGEN_BUDGETS["cpu"].train,
+    config: Annotated[TrainConfig, tyro.conf.arg(name="")] = PROCGEN,
     data: Path = Path("data/coinrun.h5"),
     run: Path | None = None,
     resume: bool = False,
     device: Device = "auto",
     threads: int = 1,
 ) -> None:
-    """Train a solver on a Procgen data set; the defaults are those of the CPU budget.
+    """Train a solver on a Procgen data set; the defaults are those of the CPU budget, undiscounted.
 
     Example: dtsn train procgen --data data/coinrun.h5 --solver.name qnet --run runs/coinrun-qnet
 
@@ -73,11 +79,12 @@ def train_procgen(
         threads: small networks are fastest with one.
     """
     run = run or Path("runs") / f"{data.stem}-{config.solver.name}-{config.seed}"
-    fit(config, data, run, resume, 0, device, threads)
+    fit("dtsn train procgen", config, data, run, resume, 0, device, threads)
     done(f"wrote {run}", f"dtsn eval procgen {run} --game {data.stem}")
 
 
 def fit(
+    command: str,
     config: TrainConfig,
     data: Path,
     run: Path,
@@ -85,8 +92,8 @@ def fit(
     validate_levels: int,
     device: Device,
     threads: int,
-) -> None:
-    """Train with a progress bar; Ctrl-C saves and says how to go on."""
+) -> str:
+    """Train with a progress bar; Ctrl-C saves and says how to go on. Returns what the data are of."""
     from dtsn.checkpoint import best_checkpoint, latest_checkpoint, load_state
     from dtsn.data import Dataset
     from dtsn.training import Trainer, train_run
@@ -108,10 +115,11 @@ def fit(
                 newest = latest_checkpoint(run / "checkpoints")
                 step = load_state(newest)["step"] if newest else 0
                 console().print(f"\nstopped at step {step}{', checkpoint saved' if newest else ''}")
-                stopped(f"{run}", f"dtsn train --data {data} --run {run} --resume (and the same settings)")
+                stopped(f"{run}", f"{command} --data {data} --run {run} --resume (and the same settings)")
     best = best_checkpoint(run / "checkpoints")
     if best is not None:
         console().print(f"best by validation: {best} ({100 * load_state(best)['validation']:.1f}% success)")
+    return str(dataset.header["env_id"])
 
 
 def follow(
