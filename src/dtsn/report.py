@@ -52,6 +52,11 @@ FAMILIES = {
         "(`experiments.NAVIGATION_PLAIN`). What they make of one exit is then up to the solver.",
         ("navigation-success-plain.png", "navigation-paths.png"),
     ),
+    "-plain-opposite": Family(  # before -opposite, whose suffix it has
+        "A plain encoder, exits on opposite sides",
+        "As above, but the two exits are on opposite sides of the hall: in training, whichever way a robot "
+        "turns, there is an exit.",
+    ),
     "-pooled": Family(
         "In between: reading the map at the robot and the goal",
         "The plain encoder, which also reads its features at the robot's and the goal's cell "
