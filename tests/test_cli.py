@@ -606,7 +606,7 @@ def test_rows_of_other_settings_do_not_pass_for_the_table(
     other = replace(small_campaign.config("qnet", 0), learning_rate=0.5)
     monkeypatch.setattr(Campaign, "config", lambda *_: other)
     with pytest.raises(ValueError, match="rows of qnet that were made with other settings"):
-        campaign.write_meta(small_campaign, "dtsn reproduce")
+        campaign.check_record(small_campaign)
 
 
 def test_no_figures_without_runs(small_campaign: Campaign, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from dtsn.checkpoint import CheckpointError, checkpoints, latest_checkpoint
 from dtsn.config import PPG_CPU, PPGConfig
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, ProcgenPool, Step
+from dtsn.experiments import PROCGEN_BUDGETS
 from dtsn.experts import ppg
 from dtsn.experts.ppg import (
     ActorCritic,
@@ -251,12 +252,12 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("game", ["coinrun", "starpilot", "bigfish"])
 def test_the_cpu_budget_beats_random(game: str, tmp_path: Path) -> None:
-    """300,000 steps, minutes each: mean returns on 200 unseen levels differ by three standard errors."""
+    """Minutes each: mean returns on 200 unseen levels differ by three standard errors."""
     from dtsn.collect import random_policy
     from dtsn.envs.procgen import SPLITS, play_levels
 
     torch.set_num_threads(1)
-    list(train_expert(tmp_path, dataclasses.replace(PPG_CPU, game=game)))
+    list(train_expert(tmp_path, dataclasses.replace(PROCGEN_BUDGETS["cpu"].expert, game=game)))
     first = SPLITS["validation"][0]
     returns = [
         np.array(

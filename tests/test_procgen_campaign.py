@@ -3,12 +3,14 @@
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from dtsn import campaign as navigation
 from dtsn.envs.procgen import GAMES, load_envpool
 from dtsn.experiments import PROCGEN_BUDGETS
-from dtsn.procgen_campaign import ProcgenCampaign, run_game, write_curve, write_meta
+from dtsn.procgen_campaign import ProcgenCampaign, check_record, run_game, write_curve, write_meta
 
 
 def need_envpool():
@@ -148,15 +150,27 @@ def test_records_keep_every_command_and_refuse_rows_of_another_budget(tmp_path, 
     rows = first.rows_path("leaper", "qnet", 0)
     rows.parent.mkdir(parents=True)
     rows.touch()
+    check_record(first)
     changed = replace(PROCGEN_BUDGETS["tiny"], episodes=3)
     monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", changed)
-    with pytest.raises(ValueError, match=r"rows of another tiny budget \(episodes differs\)"):
-        write_meta(first, "dtsn three")
-    rows.unlink()
+    with pytest.raises(ValueError, match=r"rows of another tiny budget \(episodes is 3, not 2\)"):
+        check_record(first)
+    record = json.loads(path.read_text())
+    del record["numbers"]["episodes"]  # as if it were new
+    record["numbers"]["removed"] = 1
+    path.write_text(json.dumps(record))
+    check_record(first)
     write_meta(first, "dtsn three")
+    assert "removed" not in json.loads(path.read_text())["numbers"]
     path.write_text("half a rec")
     with pytest.raises(ValueError, match=r"meta\.json cannot be read"):
-        write_meta(first, "dtsn four")
+        check_record(first)
+
+
+def test_committed_rows_are_those_of_the_budgets():
+    results = Path(__file__).parents[1] / "results"
+    check_record(ProcgenCampaign(results=results / "procgen"))
+    navigation.check_record(navigation.Campaign(results=results / "navigation"))
 
 
 def test_a_clone_with_rows_and_without_runs_has_nothing_to_do(tmp_path):

@@ -136,6 +136,31 @@ def test_one_row_without_gradient_is_the_same_tree_as_on_tensors(case: int, rule
         assert ours.dtype == theirs.dtype
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rules_without_chance_draw_nothing(rows: int) -> None:
+    model, root = random_model(3), torch.randn(rows, 5, dtype=torch.float64)
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        best_first_search(model, root, iterations=4, rule="greedy")
+        best_first_search(model, root, iterations=4, rule=lambda values, t: values.argmax(1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_values_may_be_columns() -> None:
+    class Columns:
+        def __init__(self) -> None:
+            self.expand, self.model = random_model(3).expand, random_model(3)
+
+        def value(self, latent: Tensor) -> Tensor:
+            return self.model.value(latent)[:, None]
+
+    root = torch.randn(2, 5, dtype=torch.float64)
+    with torch.no_grad():
+        both = best_first_search(Columns(), root, iterations=4, rule="greedy")
+        one = best_first_search(Columns(), root[:1], iterations=4, rule="greedy")
+    torch.testing.assert_close(one.q, both.q[:1])
+
+
 def test_one_row_draws_what_it_draws_in_a_batch() -> None:
     model, root = random_model(4, seed=3), torch.randn(8, 5, dtype=torch.float64)
     uniforms = torch.rand(8, 12)

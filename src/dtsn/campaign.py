@@ -13,12 +13,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dtsn.config import TrainConfig
 from dtsn.envs.navigation import SPLITS
 from dtsn.experiments import NAVIGATION_VARIANTS
-from dtsn.processes import Job, prepare, read_record, run_jobs, write_record
+from dtsn.processes import Job, prepare, run_jobs
+from dtsn.records import difference, plain, read_record, write_record
 from dtsn.spelling import did_you_mean
 
 VALIDATION_LEVELS = 500
@@ -232,18 +233,31 @@ def collect_data(folder: Path, layout: str) -> Path:
     return path
 
 
-def write_meta(campaign: Campaign, command: str) -> None:
-    """How the rows were made, beside them; rows of a variant that was configured otherwise are refused."""
-    path = campaign.results / "meta.json"
-    configs = {name: json.loads(json.dumps(asdict(campaign.config(name, 0)))) for name in campaign.variants}
-    theirs = read_record(path).get("configs", {})
-    for name, config in configs.items():
-        if theirs.get(name, config) != config and any((campaign.results / "rows" / name).glob("*/*.csv.gz")):
+def check_record(campaign: Campaign) -> None:
+    """Refuse to go on with rows of a variant that was configured otherwise."""
+    theirs = read_record(campaign.results / "meta.json").get("configs", {})
+    for name, config in _configs(campaign).items():
+        differs = difference(theirs.get(name, {}), config)
+        if differs and any((campaign.results / "rows" / name).glob("*/*.csv.gz")):
             raise ValueError(
-                f"{campaign.results} has rows of {name} that were made with other settings: "
+                f"{campaign.results} has rows of {name} that were made with other settings ({differs}): "
                 "move them away or use another --results folder"
             )
+
+
+def write_meta(campaign: Campaign, command: str) -> None:
+    """How the rows were made, beside them."""
+    path = campaign.results / "meta.json"
+    configs = read_record(path).get("configs", {}) | _configs(campaign)
     write_record(path, command, {"configs": configs, "levels": campaign.levels})
+
+
+def _configs(campaign: Campaign) -> dict[str, Any]:
+    layouts = {name: NAVIGATION_VARIANTS[name].layout for name in campaign.variants}
+    return {
+        name: plain({"layout": layout, **asdict(campaign.config(name, 0))})
+        for name, layout in layouts.items()
+    }
 
 
 class _Curve:

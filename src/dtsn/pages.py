@@ -10,6 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+NORMAL = 1.959963984540054  # two-sided 95% quantile: every interval of the pages is by it
+
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --accent: #1d6fb8; }
 body { font: 16px/1.55 system-ui, sans-serif; margin: 0 auto; max-width: 72rem; padding: 1rem 1.2rem 4rem; }

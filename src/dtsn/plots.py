@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dtsn.envs.navigation import ACTION_NAMES, FLOOR, GOAL, MOVES, ROBOT, WALL, Bools, Ints, render_rgb
 from dtsn.experiments import PaperNumber
+from dtsn.pages import NORMAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,7 +129,7 @@ def procgen_scores(scores: Mapping[str, Mapping[str, Floats]], titles: Mapping[s
         _tidy(axes, game)
         for y, name in enumerate(reversed(players)):
             if (values := scores[game].get(name)) is not None:
-                half = 1.96 * values.std() / np.sqrt(len(values))
+                half = NORMAL * values.std() / np.sqrt(len(values))
                 colour = COLOURS.get(name.split("-")[0], MUTED)
                 axes.errorbar(values.mean(), y, xerr=half, fmt="o", color=colour, capsize=3)
         axes.set_yticks(range(len(players)), [titles[name] for name in reversed(players)])

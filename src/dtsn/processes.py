@@ -1,20 +1,16 @@
-"""Processes: how one is set up for training, several side by side, and a record of what was run."""
+"""Processes: how one is set up for training, and several single-threaded ones side by side."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import dtsn
+from typing import TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of malloc.h
@@ -77,43 +73,3 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", job.module, *job.arguments], stdout=output, stderr=output, env=environment
         )
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """What :func:`write_record` wrote; nothing if there is no such file."""
-    try:
-        record = json.loads(path.read_text()) if path.exists() else {}
-        if not isinstance(record, dict):
-            raise ValueError("not a record")
-        return record
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}): correct or remove it") from error
-
-
-def write_record(path: Path, command: str, settings: Mapping[str, Any]) -> None:
-    """How results were made, to be kept beside them: the command, its settings, the version, the machine.
-
-    Commands that were there stay, and so do entries of settings that are themselves mappings: a folder of
-    results is often made by several calls.
-    """
-    from dtsn.checkpoint import replace_durably
-
-    before = read_record(path)
-    commands = [*before.get("command", "").splitlines(), command]
-    settings = {
-        name: before.get(name, {}) | value if isinstance(value, dict) else value
-        for name, value in settings.items()
-    }
-    machine = {
-        "python": platform.python_version(),
-        "system": platform.system(),
-        "cores": os.cpu_count(),
-    }
-    record = {
-        "command": "\n".join(dict.fromkeys(commands)),
-        "dtsn": dtsn.__version__,
-        "machine": machine,
-        **settings,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_durably(path, (json.dumps(record, indent=1) + "\n").encode())

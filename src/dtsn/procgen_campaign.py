@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from dtsn.envs.procgen import GAMES, ProcgenOptions, split_range
 from dtsn.experiments import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
-from dtsn.processes import Job, prepare, read_record, run_jobs, write_record
+from dtsn.processes import Job, prepare, run_jobs
+from dtsn.records import difference, plain, read_record, write_record
 from dtsn.spelling import did_you_mean
 
 # What one core of a small machine does, to say beforehand what a campaign costs.
@@ -224,24 +225,35 @@ def train_solver(campaign: ProcgenCampaign, game: str, variant: str, seed: int) 
 
     run = campaign.runs / campaign.budget / game / variant / f"seed-{seed}"
     with Dataset(campaign.data_path(game)) as dataset:
+        found = dataset.header["env_options"].get("game"), dataset.header["env_options"].get("mode")
+        if found != (game, campaign.numbers.mode):
+            raise ValueError(f"{dataset.path} is of {found[0]} ({found[1]}), not {game}: move it away")
         config = campaign.numbers.config(variant, seed)
         trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, campaign.device)
         for _ in train_run(run, trainer, dataset, resume=has_run(run)):
             pass
 
 
-def write_meta(campaign: ProcgenCampaign, command: str) -> None:
-    """How the rows were made, beside them; rows of other numbers under the same name are refused."""
-    folder = campaign.results / "rows" / campaign.budget
-    numbers = json.loads(json.dumps(asdict(campaign.numbers)))
-    theirs = read_record(folder / "meta.json").get("numbers", numbers)
-    if theirs != numbers and any(folder.glob("*/*/*.csv.gz")):
-        other = next(name for name in numbers if theirs.get(name) != numbers[name])
+def record_path(campaign: ProcgenCampaign) -> Path:
+    """Where it is said how the rows were made."""
+    return campaign.results / "rows" / campaign.budget / "meta.json"
+
+
+def check_record(campaign: ProcgenCampaign) -> None:
+    """Refuse to go on with rows of other numbers under the same budget's name."""
+    path = record_path(campaign)
+    differs = difference(read_record(path).get("numbers", {}), plain(asdict(campaign.numbers)))
+    if differs and any(path.parent.glob("*/*/*.csv.gz")):
         raise ValueError(
-            f"{folder} has rows of another {campaign.budget} budget ({other} differs): "
+            f"{path.parent} has rows of another {campaign.budget} budget ({differs}): "
             "move them away or use another --results folder"
         )
-    write_record(folder / "meta.json", command, {"budget": campaign.budget, "numbers": numbers})
+
+
+def write_meta(campaign: ProcgenCampaign, command: str) -> None:
+    """How the rows were made, beside them."""
+    settings = {"budget": campaign.budget, "numbers": plain(asdict(campaign.numbers))}
+    write_record(record_path(campaign), command, settings)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from dtsn.experiments import (
     PROCGEN_VARIANTS,
     ProcgenBudget,
 )
-from dtsn.pages import configuration, table, write_text
+from dtsn.pages import NORMAL, configuration, table, write_text
 
 Floats = NDArray[np.float64]
 Scores = Mapping[str, Mapping[str, Floats]]  # game -> player -> scores of all episodes and seeds [n]
@@ -33,7 +33,6 @@ SOLVERS = ("qnet", "search", "treeqn", "dtsn")
 BASELINE = SOLVERS[0]
 COLUMNS = ["level", "score", "complete", "steps"]
 RESAMPLES = 2000
-NORMAL = 1.959963984540054  # two-sided 95% quantile
 
 
 def read_rows(path: Path) -> dict[str, Floats]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dtsn import plots
 from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS, PAPER_NAVIGATION, PaperNumber
-from dtsn.pages import configuration, table, write_text
+from dtsn.pages import NORMAL, configuration, table, write_text
 
 Rows = dict[str, NDArray[np.int64]]  # column -> [episodes]
 
@@ -72,7 +72,6 @@ FAMILIES = {
         "Trained on the 1000 trajectories as they are: the grid's symmetries are outside the paper.",
     ),
 }
-NORMAL = 1.959963984540054  # two-sided 95% quantile
 
 # Paths and the search are drawn elsewhere, as they need a solver; the page shows what is there.
 FIGURES = {

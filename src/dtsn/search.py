@@ -139,7 +139,8 @@ def best_first_search(
     they are never expanded and their Q-value is −inf.
     """
     _check_search(root, iterations, rule, temperature, epsilon, discount, uniforms)
-    noise = _noise(root, iterations, uniforms, generator)
+    is_random = rule in ("sample", "epsilon_greedy")
+    noise = _noise(root, iterations, uniforms, generator) if is_random else root.new_empty(len(root), 0)
     children, reward = model.expand(root)
     invalid_actions = _checked_invalid(invalid_actions, reward)
     if _is_small(root, rule):

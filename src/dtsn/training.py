@@ -290,7 +290,7 @@ def _open_run(run: Path, trainer: Trainer, dataset: Dataset, resume: bool) -> No
     if discount != theirs:
         raise ValueError(
             f"{dataset.path} has returns discounted by {theirs:g}, but solver.discount is {discount:g}: "
-            "make them agree"
+            f"set solver.discount to {theirs:g}"
         )
     trainer.data = dataset.sha256
     if latest is not None:
@@ -299,6 +299,7 @@ def _open_run(run: Path, trainer: Trainer, dataset: Dataset, resume: bool) -> No
     description = {
         "dtsn": dtsn.__version__,
         "data": str(dataset.path),
+        "env": {"id": dataset.header["env_id"], "options": dataset.header["env_options"]},
         **dataclasses.asdict(trainer.config),
     }
     checkpoint.replace_durably(run / "config.json", json.dumps(description, indent=1).encode())

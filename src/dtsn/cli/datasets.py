@@ -55,7 +55,7 @@ def collect(
             overwrite=overwrite,
             progress=update,
         )
-    done(wrote(path), f"dtsn train --data {path}")
+    done(wrote(path), training_command(path, "dtsn/Navigation-v0", discount=discount))
 
 
 def collect_procgen(
@@ -119,11 +119,11 @@ def collect_procgen(
             )
         except KeyboardInterrupt:
             stopped("\nstopped; the episodes so far are kept", "the same command again goes on")
-    done(wrote(out), f"dtsn train procgen --data {out}")
+    done(wrote(out), training_command(out, "dtsn/Procgen-v0", discount=discount))
 
 
 def data() -> None:
-    """Look at a data set, or exchange it with Minari: info, export, import.
+    """Look at a data set, or exchange it with others: info, export, import, import-dgrl.
 
     Example: dtsn data info data/navigation.h5
     """
@@ -154,17 +154,21 @@ def data_info(file: tyro.conf.Positional[Path] = DATA) -> None:
     console().print(pairs(rows))
     checked = [(name, f"{list(shape)} {dtype}, checksum right") for name, (dtype, shape) in shapes.items()]
     console().print(pairs(checked, title="arrays"))
-    done("nothing written", training_command(file, str(info["env_id"]), dataset.observation_shape))
+    done(
+        "nothing written",
+        training_command(file, str(info["env_id"]), dataset.observation_shape, float(info["discount"])),
+    )
 
 
-def training_command(file: Path, env_id: str, shape: tuple[int, ...]) -> str:
+def training_command(file: Path, env_id: str, shape: tuple[int, ...] = (), discount: float = 1.0) -> str:
     """How to train on a data set."""
+    command = f"dtsn train --data {file}"
     if env_id == "dtsn/Procgen-v0":
-        return f"dtsn train procgen --data {file}"
-    if env_id == "dtsn/Navigation-v0":
-        return f"dtsn train --data {file}"
-    encoder = "mlp" if len(shape) == 1 else "impala"
-    return f"dtsn train --data {file} --network.encoder {encoder} --augment none"
+        command = f"dtsn train procgen --data {file}"
+    elif env_id != "dtsn/Navigation-v0":
+        encoder = "mlp" if len(shape) == 1 else "impala"
+        command += f" --network.encoder {encoder} --augment none"
+    return command if discount == 1 else f"{command} --solver.discount {discount:g}"
 
 
 def data_export(file: tyro.conf.Positional[Path] = DATA, name: tyro.conf.Positional[str] = MINARI_ID) -> None:

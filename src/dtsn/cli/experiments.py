@@ -37,10 +37,11 @@ def reproduce(
         jobs: single-threaded runs side by side; at most one per core pays.
         figures: folder for the pictures that need trained solvers.
     """
-    from dtsn.campaign import draw_figures, run_campaign, write_meta
+    from dtsn.campaign import check_record, draw_figures, run_campaign, write_meta
 
     at_least_one(jobs=jobs)
-    pick_device(campaign.device)
+    pick_device(campaign.device)  # an error now rather than in every run
+    check_record(campaign)
     tasks = campaign.tasks()
     waiting = [task for task in tasks if campaign.missing(*task)]
     console().print(
@@ -52,7 +53,7 @@ def reproduce(
     ends = run_campaign(campaign, jobs)
     report_ends("runs", len(waiting), ((f"{variant} seed {seed}", end) for variant, seed, end in ends))
     draw_figures(campaign, figures)
-    done(f"wrote {campaign.results}", "dtsn report")
+    done(f"wrote {campaign.results}", f"dtsn report --results {campaign.results.parent}")
 
 
 def reproduce_procgen(
@@ -67,10 +68,11 @@ def reproduce_procgen(
         campaign: what to run and where to put it.
         jobs: games side by side, one thread each; at most one per core pays.
     """
-    from dtsn.procgen_campaign import run_campaign, write_meta
+    from dtsn.procgen_campaign import check_record, run_campaign, write_meta
 
     at_least_one(jobs=jobs)
     pick_device(campaign.device)
+    check_record(campaign)
     waiting = [game for game in campaign.games if not campaign.is_done(game)]
     hours = campaign.cost()
     cost = f"{hours / 24:.0f} days" if hours > 48 else f"{hours:.1f} hours"
@@ -81,7 +83,10 @@ def reproduce_procgen(
     if waiting:
         write_meta(campaign, command_line())
     report_ends("games", len(waiting), run_campaign(campaign, jobs))
-    done(f"wrote {campaign.results}", f"dtsn report --budget {campaign.budget}")
+    done(
+        f"wrote {campaign.results}",
+        f"dtsn report --results {campaign.results.parent} --budget {campaign.budget}",
+    )
 
 
 def command_line() -> str:

@@ -34,7 +34,7 @@ def pick_device(device: Device) -> str:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' is not available here: use --device cpu or auto")
+        raise ValueError("device 'cuda' is not available here: use --device cpu")
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,8 +87,8 @@ def play_scenario(
 
 def eval_procgen(
     run: tyro.conf.Positional[Path],
-    game: str = "coinrun",
-    mode: str = "easy",
+    game: str | None = None,
+    mode: str | None = None,
     levels: int = 500,
     split: Literal["validation", "test"] = "test",
     iterations: int | None = None,
@@ -99,12 +100,12 @@ def eval_procgen(
 ) -> None:
     """Play unseen levels of a Procgen game with a trained solver, one episode each.
 
-    Example: dtsn eval procgen runs/coinrun-dtsn --game coinrun --levels 500
+    Example: dtsn eval procgen runs/coinrun-dtsn --levels 500
 
     Args:
         run: a run folder or a checkpoint.
-        game: one of the 16 games.
-        mode: easy, or hard as in the paper.
+        game: one of the 16 games; the one that the run was trained on if not given.
+        mode: easy, or hard as in the paper; the one that the run was trained on if not given.
         levels: to play, one episode each.
         split: test levels, or validation levels while you are still choosing settings.
         iterations: expansions of the search when acting; as trained if not given.
@@ -118,8 +119,13 @@ def eval_procgen(
 
     from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, split_range
     from dtsn.evaluation import evaluate_procgen, solver_policy, write_rows
+    from dtsn.pages import NORMAL
 
     prepare(threads)
+    trained = trained_on(run)
+    game, mode = game or trained.get("game"), mode or trained.get("mode", "easy")
+    if game is None:
+        raise ValueError(f"{run} does not say which game it was trained on: give --game")
     options = ProcgenOptions(game, mode)
     at_least_one(levels=levels)
     solver = load(run, device, act_iterations=iterations, act_rule=rule)
@@ -134,10 +140,16 @@ def eval_procgen(
         rows = evaluate_procgen(solver_policy(solver, seeds, seed), options, seeds, progress=update)
     scores = np.array([row.score for row in rows])
     complete = sum(row.complete for row in rows) / len(rows)
-    half = 1.96 * scores.std() / len(scores) ** 0.5
+    half = NORMAL * scores.std() / len(scores) ** 0.5
     console().print(
         f"{solver.config.name}, T = {solver.act_iterations}, {levels} {split} levels of {game} ({mode}): "
         f"mean score {scores.mean():.2f} ± {half:.2f} (95%), {complete:.0%} completed"
     )
     path = (out or run / "evaluation") / f"{game}-{mode}-T{solver.act_iterations}.csv.gz"
     done(f"wrote {write_rows(path, rows)}", "dtsn reproduce procgen (all solvers, with a report)")
+
+
+def trained_on(run: Path) -> dict[str, str]:
+    """The options of the environment that a run's data are of, as its config.json says; or nothing."""
+    path = run / "config.json"
+    return dict(json.loads(path.read_text()).get("env", {}).get("options", {})) if path.exists() else {}

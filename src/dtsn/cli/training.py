@@ -80,7 +80,7 @@ def train_procgen(
     """
     run = run or Path("runs") / f"{data.stem}-{config.solver.name}-{config.seed}"
     fit("dtsn train procgen", config, data, run, resume, 0, device, threads)
-    done(f"wrote {run}", f"dtsn eval procgen {run} --game {data.stem}")
+    done(f"wrote {run}", f"dtsn eval procgen {run}")
 
 
 def fit(

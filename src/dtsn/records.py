@@ -1,0 +1,58 @@
+"""Records: how results were made, kept beside them, and whether that is how they would be made today."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dtsn
+
+Settings = Mapping[str, Any]
+
+
+def plain(settings: Settings) -> dict[str, Any]:
+    """Settings as they are after a journey through JSON, which has no tuples."""
+    values: dict[str, Any] = json.loads(json.dumps(settings))
+    return values
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What :func:`write_record` wrote; nothing if there is no such file."""
+    try:
+        record = json.loads(path.read_text()) if path.exists() else {}
+        if not isinstance(record, dict):
+            raise ValueError("not a record")
+        return record
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}): correct or remove it") from error
+
+
+def write_record(path: Path, command: str, settings: Settings) -> None:
+    """The command, its settings, the version and the machine; commands that were there stay.
+
+    A folder of results is often made by several calls.
+    """
+    from dtsn.checkpoint import replace_durably  # with torch, for which dtsn --help does not wait
+
+    commands = [*read_record(path).get("command", "").splitlines(), command]
+    machine = {"python": platform.python_version(), "system": platform.system(), "cores": os.cpu_count()}
+    typed = "\n".join(dict.fromkeys(commands))
+    record = {"command": typed, "dtsn": dtsn.__version__, "machine": machine, **settings}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_durably(path, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def difference(theirs: Settings, ours: Settings, prefix: str = "") -> str | None:
+    """The first setting that differs, of those that both know; None if none does."""
+    for name in theirs.keys() & ours.keys():
+        a, b = theirs[name], ours[name]
+        if isinstance(a, dict) and isinstance(b, dict):
+            if found := difference(a, b, f"{prefix}{name}."):
+                return found
+        elif a != b:
+            return f"{prefix}{name} is {b}, not {a}"
+    return None
