@@ -76,7 +76,7 @@ def grow_one(
     tree, actions = OneTree(), reward.shape[1]
     for t in range(iterations):
         value = model.value(children.flatten(0, 1))
-        tree.add(children, reward[0].tolist(), value.flatten().tolist(), discount)
+        tree.add(children, reward.tolist()[0], value.flatten().tolist(), discount)
         if t == 0:
             for action in (action for action, invalid in enumerate(invalid_actions) if invalid):
                 tree.path_value[1 + action] = tree.open[1 + action] = -math.inf
