@@ -129,7 +129,9 @@ def test_run_folder(whole: Whole) -> None:
     assert set(rows[0]) == terms | {"step", "loss", "gradient", "learning_rate"}
     assert [path.name for path in checkpoints(run / "checkpoints")] == ["step-6", "step-8"]
     config = json.loads((run / "config.json").read_bytes())
-    del config["dtsn"], config["data"]
+    assert config["env"]["id"] == "dtsn/Navigation-v0"
+    assert config["env"]["options"]["exits"] == 2
+    del config["dtsn"], config["data"], config["env"]
     assert config_from_dict(TrainConfig, config) == CONFIG
     model = load_tensors_of(run / "checkpoints/step-8", "model", load_state(run / "checkpoints/step-8"))
     assert any(key.startswith("target_encoder.") for key in model)
