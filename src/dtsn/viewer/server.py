@@ -364,11 +364,14 @@ def _environment(observation_shape: tuple[int, ...] | None, num_actions: int) ->
 
 
 def _likely_game(name: str, path: Path) -> str:
-    """The game that a run's path names, or that of its data: a checkpoint does not say what it plays."""
+    """The game that a run was trained on; for an exported solver, which does not say so, by its name."""
     try:
-        data = str(json.loads((path / "config.json").read_text())["data"])
-    except (OSError, ValueError, KeyError, TypeError):
-        data = ""
+        config = json.loads((path / "config.json").read_text())
+        data, game = str(config["data"]), config.get("env", {}).get("options", {}).get("game")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        data, game = "", None
+    if game in GAMES:
+        return str(game)
     for text in (name, path.name, data):
         named = [game for game in GAMES if game in text.lower()]
         if named:
