@@ -110,10 +110,6 @@ NAVIGATION_VARIANTS = {
         for name, (title, changes) in _ABLATIONS.items()
     },
     **{
-        f"{name}-plain-opposite": Variant(title, _train(name, NAVIGATION_PLAIN), layout="opposite")
-        for name, title in _TITLES.items()
-    },
-    **{
         f"{name}-opposite": Variant(title, _train(name), layout="opposite") for name, title in _TITLES.items()
     },
     **{
