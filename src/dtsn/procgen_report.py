@@ -247,8 +247,8 @@ def procgen_page(
         "`(μ − μ_B) / σ_B` with the Q-network as the baseline B, σ_B over its episodes.",
         _z_table(summary, [name for name in solvers if name != BASELINE]),
         "Intervals are 95% of a bootstrap that redraws the episodes of each game. The mean is also given "
-        "without dodgeball, where the paper's Q-network fails: this game alone makes much of its mean. A mean "
-        "is over the games of its own column: columns with gaps are not comparable with the others.",
+        "without dodgeball, where the paper's Q-network fails: this game alone makes much of its mean. "
+        "A mean is over the games of its own column: columns with gaps do not compare with the others.",
         "## Head to head",
         table(
             ("D-TSN against", "Games won", "Paper"),
