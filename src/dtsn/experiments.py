@@ -173,23 +173,17 @@ class ProcgenBudget:
 
     def config(self, variant: str, seed: int) -> TrainConfig:
         """The training run of a variant with a seed."""
-        changes = PROCGEN_VARIANTS[variant]
-        solver = replace(self.train.solver, **changes)  # type: ignore[arg-type]
-        return replace(self.train, solver=solver, seed=seed)
+        changed = _train(base=self.train, augment=self.train.augment, **PROCGEN_VARIANTS[variant])
+        return replace(changed, seed=seed)
 
 
 _PROCGEN_SOLVER = SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.1, reward=1.0))
 # Where a completed level is the only reward, undiscounted returns of successful episodes are all alike:
 # they do not tell a step towards the end from one away from it. These do, as in the authors' own script.
 _PROCGEN_DISCOUNTED = replace(_PROCGEN_SOLVER, discount=0.99)
-PROCGEN_VARIANTS: dict[str, dict[str, object]] = {
-    "qnet": {"name": "qnet"},
-    "search": {"name": "search"},
-    "treeqn": {"name": "treeqn"},
-    "dtsn": {"name": "dtsn"},
-    "dtsn-no-telescoping": {"telescoping": False},
-    "dtsn-no-reinforce": {"weights": replace(_PROCGEN_SOLVER.weights, expansion=0.0)},
-    "dtsn-no-auxiliary": {"weights": replace(_PROCGEN_SOLVER.weights, transition=0.0, reward=0.0)},
+PROCGEN_VARIANTS: dict[str, dict[str, Any]] = {
+    **{name: {"name": name} for name in _TITLES},
+    **{name: changes for name, (_, changes) in _ABLATIONS.items()},
 }
 PROCGEN_TITLES = {
     "random": "Random actions",

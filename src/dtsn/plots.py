@@ -135,8 +135,8 @@ def procgen_scores(scores: Mapping[str, Mapping[str, Floats]], titles: Mapping[s
         axes.set_yticks(range(len(players)), [titles[name] for name in reversed(players)])
         axes.set_ylim(-0.6, len(players) - 0.4)
         axes.grid(axis="x", color=RULE, linewidth=0.8)
-    for axes in panels.axes:
-        axes.label_outer()
+        place = axes.get_subplotspec()
+        axes.tick_params(labelleft=place is not None and place.is_first_col())  # scores differ between games
     return _save(panels, path)
 
 

@@ -48,7 +48,7 @@ def write_record(path: Path, command: str, settings: Settings) -> None:
 
 def difference(theirs: Settings, ours: Settings, prefix: str = "") -> str | None:
     """The first setting that differs, of those that both know; None if none does."""
-    for name in theirs.keys() & ours.keys():
+    for name in (name for name in ours if name in theirs):
         a, b = theirs[name], ours[name]
         if isinstance(a, dict) and isinstance(b, dict):
             if found := difference(a, b, f"{prefix}{name}."):

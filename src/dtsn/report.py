@@ -75,7 +75,7 @@ FIGURES = {
     "navigation-curves.png": "Validation success while training, all seeds and their mean",
     "navigation-search.png": "A search tree of D-TSN drawn on its hall",
     "navigation-success-plain.png": "Success rates with a plain encoder beside the paper's",
-    "navigation-paths.png": "Test halls with one exit where the Q-network fails and D-TSN does not",
+    "navigation-paths.png": "Test halls with one exit where the Q-network fails and D-TSN does not (seed 0)",
 }
 
 

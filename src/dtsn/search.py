@@ -143,8 +143,8 @@ def best_first_search(
     noise = _noise(root, iterations, uniforms, generator) if is_random else root.new_empty(len(root), 0)
     children, reward = model.expand(root)
     invalid_actions = _checked_invalid(invalid_actions, reward)
-    if _is_small(root, rule):
-        numbers = one_tree.chooser(rule, temperature, epsilon, noise[0].tolist())  # type: ignore[arg-type]
+    if not callable(rule) and _is_small(root):
+        numbers = one_tree.chooser(rule, temperature, epsilon, noise[0].tolist())
         invalid = [] if invalid_actions is None else invalid_actions[0].tolist()
         tree = one_tree.grow_one(model, children, reward, iterations, numbers, discount, invalid)
         return _from_numbers(tree, reward, temperature)
@@ -380,11 +380,11 @@ def _inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
 # --- one row on plain numbers ------------------------------------------------------------------------
 
 
-def _is_small(root: Tensor, rule: Rule | Choose) -> bool:
+def _is_small(root: Tensor) -> bool:
     """Whether to grow the tree on plain numbers: one row on the CPU and no gradient to carry."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
-    return len(root) == 1 and root.device.type == "cpu" and not callable(rule)
+    return len(root) == 1 and root.device.type == "cpu"
 
 
 def _from_numbers(tree: one_tree.OneTree, root_rewards: Tensor, temperature: float) -> SearchTree:

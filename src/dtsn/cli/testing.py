@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +11,7 @@ from dtsn.cli.options import Device, Layout, at_least_one, load
 from dtsn.config import Rule
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.processes import prepare
+from dtsn.records import read_record
 from dtsn.terminal import add_result, console, done, make_table, progress
 
 if TYPE_CHECKING:
@@ -151,5 +151,4 @@ def eval_procgen(
 
 def trained_on(run: Path) -> dict[str, str]:
     """The options of the environment that a run's data are of, as its config.json says; or nothing."""
-    path = run / "config.json"
-    return dict(json.loads(path.read_text()).get("env", {}).get("options", {})) if path.exists() else {}
+    return dict(read_record(run / "config.json").get("env", {}).get("options", {}))
