@@ -429,6 +429,13 @@ MISTAKES = {
     "unknown encoder": (("train", "--network.encoder", "gird"), "grid"),
     "unknown variant": (("reproduce", "--variants", "dtsnn"), "did you mean 'dtsn'?"),
     "no variants": (("reproduce", "--variants"), "give at least one variant"),
+    "unknown domain": (("collect", "progcen"), "choose navigation or procgen; did you mean 'procgen'?"),
+    "no expert": (("collect", "procgen"), "dtsn expert procgen --game coinrun --mode easy trains one"),
+    "expert of no run": (
+        ("expert", "procgen", "--resume", "--run", "typo"),
+        "typo holds no run to resume",
+    ),
+    "eval of no run": (("eval", "procgen", "typo"), "typo"),
     "report of nothing": (("report", "--results", "missing"), "missing has no rows of navigation or procgen"),
     "negative steps": (("train", "--steps", "-3"), "steps must be at least 1, got -3"),
     "steps of no number": (("train", "--steps", "many"), "many"),
@@ -610,7 +617,7 @@ def test_rows_of_other_settings_do_not_pass_for_the_table(
 
 
 def test_no_figures_without_runs(small_campaign: Campaign, tmp_path: Path) -> None:
-    rows_alone = replace(small_campaign, variants=("qnet-plain", "dtsn-plain", "dtsn"))
+    rows_alone = replace(small_campaign, variants=("qnet-raw", "dtsn-raw", "dtsn"))
     assert campaign.draw_figures(rows_alone, tmp_path / "figures") == []
 
 

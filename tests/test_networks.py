@@ -41,6 +41,7 @@ NETWORKS = {
     "grid-maxima": (GRID, NetworkConfig(**SMALL, readout=False), GridEncoder, (LATENT,)),
     "map": (GRID, NetworkConfig(**SMALL, spatial=True), MapEncoder, (LATENT, 5, 6)),
     "impala": (FRAMES, NetworkConfig(**SMALL), ImpalaEncoder, (LATENT,)),
+    "impala_fast": (FRAMES, NetworkConfig(encoder="impala_fast", **SMALL), ImpalaEncoder, (LATENT,)),
     "nature": (FRAMES, NetworkConfig(**SMALL, encoder="nature"), NatureEncoder, (LATENT,)),
 }
 each_network = pytest.mark.parametrize("name", NETWORKS)
@@ -81,7 +82,7 @@ def test_shapes(name: str) -> None:
 def test_any_dtype_of_the_same_numbers(name: str, dtype: torch.dtype) -> None:
     model = world_model(name)
     numbers = observations(NETWORKS[name][0]).clamp(0, 1)
-    frames = name in ("impala", "nature")
+    frames = name in ("impala", "impala_fast", "nature")
     expected = model.encode(numbers.float() / 255 if frames and dtype == torch.uint8 else numbers.float())
     torch.testing.assert_close(model.encode(numbers.to(dtype)), expected)
 

@@ -9,6 +9,7 @@ import pytest
 from dtsn.evaluation import ProcgenRow, write_rows
 from dtsn.experiments import PAPER_PROCGEN, PAPER_PROCGEN_WINS, PROCGEN_BUDGETS
 from dtsn.procgen_report import (
+    alike,
     bootstrap,
     build_procgen_report,
     mean_z,
@@ -42,6 +43,20 @@ def test_mean_z_is_the_mean_over_games():
     assert mean_z(scores, "dtsn", list(scores)) == pytest.approx((2 + -1) / 2)
 
 
+def test_episodes_alike_have_the_same_level_score_and_length():
+    def played(score, steps, first=7):
+        return {
+            "level": np.arange(first, first + 4.0),
+            "score": np.array(score, float),
+            "steps": np.array(steps, float),
+        }
+
+    baseline = {0: played([1, 2, 3, 4], [5, 5, 5, 5])}
+    assert alike({0: played([1, 2, 3, 0], [5, 5, 6, 5])}, baseline) == 0.5
+    assert alike({1: baseline[0]}, baseline) is None  # of another seed
+    assert alike({0: played([1, 2, 3, 4], [5, 5, 5, 5], first=8)}, baseline) is None  # on other levels
+
+
 def test_bootstrap_against_all_resamples():
     """The interval's ends are quantiles of the distribution over all resamples of each stratum."""
     a, b = np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0])
@@ -58,6 +73,15 @@ def test_bootstrap_against_all_resamples():
     assert low == pytest.approx(np.quantile(every, 0.025), abs=0.35)
     assert high == pytest.approx(np.quantile(every, 0.975), abs=0.35)
     assert bootstrap([a, b], difference, 200) == bootstrap([a, b], difference, 200)
+
+
+def test_bootstrap_is_that_of_rliable():
+    """Aggregates over games agree with rliable's stratified bootstrap, where that is installed."""
+    library = pytest.importorskip("rliable.library", reason="pip install rliable 'pandas<3'")
+    scores = np.random.default_rng(0).gamma(2.0, size=(60, 4)) * [1.0, 2.0, 3.0, 10.0]  # [episodes, games]
+    _, theirs = library.get_interval_estimates({"ours": scores}, lambda x: np.array([x.mean()]), reps=20_000)
+    ours = bootstrap(list(scores.T), lambda drawn: float(np.mean([x.mean() for x in drawn])), 20_000)
+    assert ours == pytest.approx(theirs["ours"].ravel(), rel=5e-3)
 
 
 def rows(mean, count=50, seed=0):
@@ -151,13 +175,30 @@ def test_what_is_missing_is_listed_and_no_rows_write_nothing(tmp_path):
     assert "- `maze`: treeqn" in (tmp_path / "page.md").read_text()
 
 
+def test_budgets_do_not_write_over_each_other(tmp_path):
+    campaign(tmp_path / "results", ("coinrun",))
+    rows_of = tmp_path / "results" / "procgen" / "rows"
+    (rows_of / "cpu" / "notes" / "dtsn").mkdir(parents=True)  # a folder that is no game
+    write_rows(rows_of / "cpu" / "notes" / "dtsn" / "seed-0.csv.gz", rows(1.0))
+    written = build_procgen_report(tmp_path / "results", tmp_path / "page.md")
+    before = {path: path.read_bytes() for path in written}
+    (rows_of / "cpu").rename(rows_of / "tiny")
+    more = build_procgen_report(tmp_path / "results", tmp_path / "page-tiny.md", "tiny")
+    assert not set(written) & set(more)
+    assert {path: path.read_bytes() for path in written} == before
+    page = (tmp_path / "page-tiny.md").read_text()
+    assert "(figures/procgen-scores-tiny.png)" in page
+    assert "1 training run each" in page
+    assert "notes" not in page
+
+
 def test_unknown_budget():
     with pytest.raises(ValueError, match="huge"):
         build_procgen_report(None, None, "huge")
 
 
 def test_a_player_without_a_baseline_has_no_aggregate():
-    summary = summarise({"maze": {"dtsn": np.array([1.0])}}, {"maze": {"dtsn": [0]}})
+    summary = summarise({"maze": {"dtsn": {0: {"score": np.array([1.0])}}}})
     assert summary["mean_z"] == {}
     assert summary["wins"] == {}
 

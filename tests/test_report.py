@@ -17,6 +17,7 @@ from dtsn.report import (
     Check,
     Finding,
     ablation_claims,
+    acting_claims,
     build_navigation_report,
     iteration_claims,
     judge,
@@ -268,8 +269,16 @@ def test_verdicts_of_the_papers_own_numbers_and_of_their_opposite() -> None:
 
 
 def test_claims_are_about_cells_that_campaigns_make() -> None:
-    plain = [*solver_claims("-plain"), *ablation_claims("-plain")]
-    claims = [*solver_claims(), *ablation_claims(), *iteration_claims(), *solver_claims("-opposite"), *plain]
+    raw = [*solver_claims("-raw"), *ablation_claims("-raw")]
+    claims = [
+        *solver_claims(),
+        *ablation_claims(),
+        *iteration_claims(),
+        *acting_claims(),
+        *acting_claims("-pooled"),
+        *solver_claims("-opposite"),
+        *raw,
+    ]
     for claim in claims:
         for check in claim.checks:
             for variant, key in (check.more, check.less):
@@ -278,15 +287,27 @@ def test_claims_are_about_cells_that_campaigns_make() -> None:
 
 
 def test_figures_and_ablations_of_a_family_are_in_its_section() -> None:
-    summary = {"dtsn-plain": {"1": cell(0.9)}, "dtsn-no-reinforce-plain": {"1": cell(0.5)}}
+    summary = {"dtsn-raw": {"1": cell(0.9)}, "dtsn-no-reinforce-raw": {"1": cell(0.5)}}
     figures = {"figures/navigation-paths.png": "paths", "figures/navigation-success.png": "bars"}
     page = navigation_page(summary, meta={}, figures=figures, missing=[], source="raw")
-    first, plain = page.split("## A plain encoder")
+    first, raw = page.split("## The same without augmentation")
     assert "![bars]" in first
     assert "![paths]" not in first
-    assert "![paths](figures/navigation-paths.png)" in plain
-    assert "| D-TSN w/o REINFORCE term | 1 exit | 50.0%" in plain
-    assert "✓ D-TSN − D-TSN w/o REINFORCE term, 1 exit: +40.00" in plain
+    assert "![paths](figures/navigation-paths.png)" in raw
+    assert "| D-TSN w/o REINFORCE term | 1 exit | 50.0%" in raw
+    assert "✓ D-TSN − D-TSN w/o REINFORCE term, 1 exit: +40.00" in raw
+
+
+def test_acting_with_more_is_compared_by_the_same_seeds() -> None:
+    summary = {"search-pooled": {"2": cell(0.7, 0.9, 0.95), "2@T20": cell(0.75), "2@T50": cell(0.65)}}
+    page = navigation_page(summary, meta={}, figures={}, missing=[], source="raw")
+    first, pooled = page.split("## An encoder that pools")
+    assert "Trained with 10, acting with more:" not in first
+    line = next(line for line in pooled.splitlines() if "| Model-based Search | 2 exits | 70.0% (" in line)
+    assert "| 75.0% (" in line
+    assert "; 91.1%)" in line  # the paper's, at T = 20
+    assert line.endswith("| 0 |")
+    assert "✓ Model-based Search, 2 exits − 2 exits, T=50: +5.00" in pooled
 
 
 def test_page_of_a_summary_alone() -> None:

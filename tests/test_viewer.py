@@ -258,8 +258,8 @@ def save_procgen_solver(run: Path) -> None:
 def procgen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     runs = tmp_path_factory.mktemp("procgen")
     save_procgen_solver(runs / "leaper/dtsn-0")
-    said = {"data": "data/maze-easy.h5", "env": {"id": "dtsn/Procgen-v0", "options": {"game": "heist"}}}
-    for name, data in (("by-data", {"data": "data/maze-easy.h5"}), ("nameless", []), ("said", said)):
+    said = {"env": {"id": "dtsn/Procgen-v0", "options": {"game": "heist", "mode": "hard"}}}
+    for name, data in (("nameless", []), ("said", said)):
         shutil.copytree(runs / "leaper/dtsn-0", runs / name)
         (runs / name / "config.json").write_text(json.dumps(data))
     server = Server(runs)
@@ -272,8 +272,10 @@ PROCGEN: dict[str, Any] = {"run": "leaper/dtsn-0", "game": "leaper", "level": SP
 
 def test_procgen_runs_are_listed_with_their_likely_game(procgen: Server) -> None:
     listed = json.loads(procgen.request("GET", "/api/runs")[2])
-    games = {run["name"]: run["game"] for run in listed["runs"] if run["environment"] == "procgen"}
-    assert games == {"leaper/dtsn-0": "leaper", "by-data": "maze", "nameless": "coinrun", "said": "heist"}
+    runs = {run["name"]: run for run in listed["runs"] if run["environment"] == "procgen"}
+    games = {name: (run["game"], run["mode"]) for name, run in runs.items()}
+    unsaid = {"leaper/dtsn-0": ("leaper", "easy"), "nameless": ("coinrun", "easy")}
+    assert games == {**unsaid, "said": ("heist", "hard")}
     assert listed["games"] == {game: list(modes) for game, modes in GAMES.items()}
     assert listed["procgen_level"] == SPLITS["test"][0]
 

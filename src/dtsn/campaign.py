@@ -178,8 +178,8 @@ def draw_figures(campaign: Campaign, figures: Path) -> list[Path]:
         return len(runs) == len(variants) and all(map(has_run, runs))
 
     pictures = []
-    if trained("qnet-plain", "dtsn-plain"):
-        pictures += draw_paths(campaign, "-plain", figures / "navigation-paths.png")
+    if trained("qnet-raw", "dtsn-raw"):
+        pictures += draw_paths(campaign, "-raw", figures / "navigation-paths.png")
     if trained("dtsn"):
         solver = load_solver(campaign.runs / "dtsn" / "seed-0")
         pictures.append(draw_search(solver, SHOWN_LEVEL, figures / "navigation-search.png"))

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from dtsn.spelling import did_you_mean
 
-EncoderName = Literal["auto", "mlp", "grid", "paths", "nature", "impala"]
+EncoderName = Literal["auto", "mlp", "grid", "paths", "nature", "impala_fast", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
 Keep = Literal["successful", "all"]  # episodes of a data set: those that completed their level, or every one
 Precision = Literal["float32", "bfloat16"]
@@ -127,7 +127,7 @@ class NetworkConfig:
     """The world model's modules."""
 
     encoder: EncoderName = "auto"
-    """mlp for vectors, grid or paths for 0/1 maps, nature (small) or impala (large) for frames;
+    """mlp for vectors, grid or paths for 0/1 maps, nature (small), impala (large) or impala_fast for frames;
     auto (in Solver.create): mlp, grid or impala by the observation space"""
     latent: int = 128
     """size of a vector latent, or channels of a map latent"""
@@ -250,8 +250,8 @@ class PPGConfig:
     """largest norm of a gradient step; the paper does not clip"""
     shared: bool = False
     """one network for both: value errors reach its trunk in auxiliary phases only (half the cost)"""
-    encoder: Literal["nature", "impala"] = "impala"
-    """nature (small) or impala (large)"""
+    encoder: Literal["nature", "impala_fast", "impala"] = "impala"
+    """nature (small), impala (large) or impala_fast (the same on half the resolution)"""
     latent: int = 256
     """features that the encoder hands to the heads"""
     precision: Precision = "float32"
@@ -287,7 +287,10 @@ class PPGConfig:
                 f"learning_rate must be positive and finite and gradient_clip positive, "
                 f"got {self.learning_rate} and {self.gradient_clip}"
             )
-        for name, choices in (("encoder", ("nature", "impala")), ("precision", get_args(Precision))):
+        for name, choices in (
+            ("encoder", ("nature", "impala_fast", "impala")),
+            ("precision", get_args(Precision)),
+        ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
 

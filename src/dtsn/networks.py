@@ -7,6 +7,7 @@ Every module that takes an action answers for *all* actions at once. With a one-
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import gymnasium
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dtsn.config import NetworkConfig
+from dtsn.config import EncoderName, NetworkConfig
 from dtsn.path_encoder import PathEncoder
 from dtsn.world_model import WorldModel
 
@@ -81,8 +82,10 @@ def _encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Module:
             return NatureEncoder(shape, config.latent)
         case "impala":
             return ImpalaEncoder(shape, config.latent)
+        case "impala_fast":
+            return ImpalaEncoder(shape, config.latent, stride=2)
         case _:
-            raise ValueError(f"unknown encoder {name!r}; choose auto, mlp, grid, paths, nature or impala")
+            raise ValueError(f"unknown encoder {name!r}; choose from {', '.join(get_args(EncoderName))}")
 
 
 # --- vector latents ----------------------------------------------------------------------------------
@@ -304,15 +307,20 @@ class NatureEncoder(nn.Module):
 
 
 class ImpalaEncoder(nn.Module):
-    """Frames ``[B, C, H, W]`` uint8 -> ``[B, latent]``: the residual network of IMPALA, no batch norm."""
+    """Frames ``[B, C, H, W]`` uint8 -> ``[B, latent]``: the residual network of IMPALA, no batch norm.
 
-    def __init__(self, shape: tuple[int, ...], latent: int, widths: tuple[int, ...] = (16, 32, 32)):
+    ``stride`` is that of the first convolution; with 2, all that follows is a quarter of the work.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], latent: int, widths: tuple[int, ...] = (16, 32, 32), stride: int = 1
+    ):
         super().__init__()
         layers: list[nn.Module] = []
         channels = shape[0]
-        for width in widths:
+        for number, width in enumerate(widths):
             layers += [
-                nn.Conv2d(channels, width, 3, padding=1),
+                nn.Conv2d(channels, width, 3, stride=1 if number else stride, padding=1),
                 nn.MaxPool2d(3, stride=2, padding=1),
                 _Residual(width),
                 _Residual(width),
@@ -323,7 +331,9 @@ class ImpalaEncoder(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """Frames ``[B, C, H, W]`` -> ``u [B, latent]``."""
-        out: Tensor = self.last(self.trunk(_unit(observation, self.last.weight.dtype)))
+        frames = _unit(observation, self.last.weight.dtype)
+        # The layout in which these convolutions are fastest on a CPU, three times as fast when acting.
+        out: Tensor = self.last(self.trunk(frames.contiguous(memory_format=torch.channels_last)))
         return out
 
 

@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 DPI = 130
 INK, MUTED, RULE = "#22262e", "#6b7280", "#e3e5e8"  # text, secondary text, grid lines
 NAMES = {"qnet": "Q-network", "search": "Model-based Search", "treeqn": "TreeQN", "dtsn": "D-TSN"}
+ALL_ENDED = 64_000  # environment steps by which 64 episodes side by side have ended: none lasts over 1000
 COLOURS = {"qnet": "#cf4a3f", "search": "#dd9a22", "treeqn": "#8262b8", "dtsn": "#1f6fb4"}
 ACTION_COLOURS = ("#1f6fb4", "#dd8a1e", "#8262b8", "#2c9a6b")  # E, S, W, N
 PALE_WALL = (190, 196, 206)  # under a tree, whose late edges are dark
@@ -150,12 +151,16 @@ def policy_curves(
     panels = _panels(curves, 2.2)
     for axes, (game, curve) in zip(panels.axes, curves.items(), strict=True):
         _tidy(axes, game)
-        axes.plot(curve["step"] / 1000, curve["return"], color=COLOURS["dtsn"], linewidth=1.6)
+        # At first only short episodes have ended, which is the successful ones in some games.
+        told = curve["step"] >= min(ALL_ENDED, curve["step"][-1])
+        steps, returns = curve["step"][told] / 1000, curve["return"][told]
+        axes.plot(steps, returns, color=COLOURS["dtsn"], linewidth=1.6, label="policy")
         if game in random:
-            axes.axhline(random[game], color=MUTED, linestyle="--", linewidth=1.2)
+            axes.axhline(random[game], color=MUTED, linestyle="--", linewidth=1.2, label="random actions")
         axes.set_xlabel("thousand environment steps", color=MUTED, fontsize=9)
-        axes.set_ylim(bottom=min(0.0, *curve["return"], random.get(game, 0.0)))
+        axes.set_ylim(bottom=min(0.0, *returns, random.get(game, 0.0)))
     panels.axes[0].set_ylabel("return, last 100 episodes", color=MUTED, fontsize=9)
+    panels.axes[0].legend(frameon=False, fontsize=8, labelcolor=MUTED)
     return _save(panels, path)
 
 

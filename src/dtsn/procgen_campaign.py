@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from dtsn.records import difference, plain, read_record, write_record
 from dtsn.spelling import did_you_mean
 
 # What one core of a small machine does, to say beforehand what a campaign costs.
-EXPERT_STEPS_PER_SECOND = {"nature": 600, "impala": 40}
+EXPERT_STEPS_PER_SECOND = {"nature": 600, "impala_fast": 500, "impala": 40}
 SECONDS_PER_SAMPLE = {  # of a training step, by encoder and solver
     "nature": {"qnet": 0.5e-3, "search": 0.8e-3, "treeqn": 5e-3, "dtsn": 3e-3},
     "impala": {"qnet": 5e-3, "search": 7e-3, "treeqn": 9e-3, "dtsn": 8e-3},
@@ -102,7 +102,8 @@ class ProcgenCampaign:
         for game in self.games:
             missing = self.missing(game)
             if any(player != "random" for player, _ in missing) and not self.data_path(game).exists():
-                seconds += budget.expert.steps / EXPERT_STEPS_PER_SECOND[budget.expert.encoder]
+                expert = budget.expert_of(game)
+                seconds += expert.steps / EXPERT_STEPS_PER_SECOND[expert.encoder]
                 seconds += budget.episodes * 0.5
             for player, _ in missing:
                 kind = player.split("-")[0]
@@ -181,7 +182,7 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> None:
     from dtsn.experts import ppg
 
     run = campaign.runs / campaign.budget / game / "expert"
-    config = replace(campaign.numbers.expert, game=game, mode=campaign.numbers.mode)
+    config = campaign.numbers.expert_of(game)
     begun = latest_checkpoint(run / "checkpoints") is not None
     for _ in ppg.train_expert(run, config, resume=begun, device=campaign.device):
         pass

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dtsn import plots
 from dtsn.bench_page import runtime_table
+from dtsn.envs.procgen import GAMES
 from dtsn.experiments import (
     PAPER_PROCGEN,
     PAPER_PROCGEN_EXPERT,
@@ -27,6 +28,7 @@ from dtsn.experiments import (
 from dtsn.pages import NORMAL, configuration, table, write_text
 
 Floats = NDArray[np.float64]
+Rows = Mapping[str, Floats]  # column -> [episodes]
 Scores = Mapping[str, Mapping[str, Floats]]  # game -> player -> scores of all episodes and seeds [n]
 
 SOLVERS = ("qnet", "search", "treeqn", "dtsn")
@@ -46,6 +48,17 @@ def read_rows(path: Path) -> dict[str, Floats]:
     if header != COLUMNS or not len(values) or not np.isfinite(values).all():
         raise ValueError(f"{path} must have the columns {','.join(COLUMNS)} and finite numbers, got {header}")
     return dict(zip(COLUMNS, values.T, strict=True))
+
+
+def all_scores(episodes: Mapping[str, Mapping[str, Mapping[int, Rows]]]) -> dict[str, dict[str, Floats]]:
+    """The scores of all seeds together, by game and player."""
+    return {
+        game: {
+            player: np.concatenate([by_seed[seed]["score"] for seed in sorted(by_seed)])
+            for player, by_seed in of.items()
+        }
+        for game, of in episodes.items()
+    }
 
 
 # --- numbers -----------------------------------------------------------------------------------------
@@ -97,8 +110,26 @@ def wins(scores: Scores, player: str, other: str, games: Sequence[str]) -> str:
     return f"{won}/{len(games)}"
 
 
-def summarise(scores: Scores, seeds: Mapping[str, Mapping[str, list[int]]]) -> dict[str, Any]:
-    """All numbers of the page; aggregates are over the games that both sides have been tested on."""
+def alike(episodes: Mapping[int, Rows], baseline: Mapping[int, Rows]) -> float | None:
+    """Share of episodes with the baseline's score and length on the same level; None without a shared seed.
+
+    Players that are hardly trained can play most levels alike: their scores then compare little.
+    """
+    pairs = [(episodes[seed], baseline[seed]) for seed in episodes if seed in baseline]
+    same = [
+        (ours["score"] == theirs["score"]) & (ours["steps"] == theirs["steps"])
+        for ours, theirs in pairs
+        if np.array_equal(ours["level"], theirs["level"])
+    ]
+    return float(np.concatenate(same).mean()) if same else None
+
+
+def summarise(episodes: Mapping[str, Mapping[str, Mapping[int, Rows]]]) -> dict[str, Any]:
+    """All numbers of the page, of the episodes by game, player and seed.
+
+    Aggregates are over the games that both sides have been tested on.
+    """
+    scores = all_scores(episodes)
     shared = {name: _games_of(scores, name) for name in PROCGEN_VARIANTS}
     players = [name for name, games in shared.items() if games and name != BASELINE]
     without = {name: [game for game in shared[name] if game != "dodgeball"] for name in players}
@@ -109,9 +140,12 @@ def summarise(scores: Scores, seeds: Mapping[str, Mapping[str, list[int]]]) -> d
                     "mean": round(float(values.mean()), 4),
                     "std": round(float(values.std()), 4),
                     "n": len(values),
-                    "seeds": seeds[game][player],
+                    "seeds": sorted(episodes[game][player]),
                     **(
-                        {"z": _rounded(z_score(values, of[BASELINE]))}
+                        {
+                            "z": _rounded(z_score(values, of[BASELINE])),
+                            "like_baseline": alike(episodes[game][player], episodes[game][BASELINE]),
+                        }
                         if BASELINE in of and player != BASELINE
                         else {}
                     ),
@@ -154,41 +188,38 @@ def _rounded(value: float) -> float | None:
 def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[Path]:
     """Write ``results/procgen/summary.json``, figures and the page ``out`` of one budget.
 
-    Nothing without rows. The run times come from ``results/bench.json``, if it is there.
+    The files of other budgets than cpu have the budget in their names. Nothing without rows. The run times
+    come from ``results/bench.json``, if it is there.
     """
     if budget not in PROCGEN_BUDGETS:
         raise ValueError(f"unknown budget {budget!r}, choose from {', '.join(PROCGEN_BUDGETS)}")
-    folder = results / "procgen"
-    scores: dict[str, dict[str, Floats]] = {}
-    seeds: dict[str, dict[str, list[int]]] = {}
+    folder, suffix = results / "procgen", "" if budget == "cpu" else f"-{budget}"
+    episodes: dict[str, dict[str, dict[int, Rows]]] = {}
     for path in sorted((folder / "rows" / budget).glob("*/*/seed-*.csv.gz")):
-        game, player, seed = (
-            path.parts[-3],
-            path.parts[-2],
-            int(path.name.split(".")[0].removeprefix("seed-")),
-        )
-        if player in PROCGEN_TITLES:
-            drawn = read_rows(path)["score"]
-            before = scores.setdefault(game, {}).get(player, np.zeros(0))
-            scores[game][player] = np.concatenate([before, drawn])
-            seeds.setdefault(game, {}).setdefault(player, []).append(seed)
-    if not scores:
+        game, player = path.parts[-3:-1]
+        if game in GAMES and player in PROCGEN_TITLES:
+            seed = int(path.name.split(".")[0].removeprefix("seed-"))
+            episodes.setdefault(game, {}).setdefault(player, {})[seed] = read_rows(path)
+    if not episodes:
         return []
+    scores = all_scores(episodes)
     meta_path = folder / "rows" / budget / "meta.json"
     meta = json.loads(meta_path.read_text()) if meta_path.exists() else {}
-    summary = summarise(scores, seeds) | {"budget": {"name": budget, **meta.get("numbers", {})}}
+    summary = summarise(episodes) | {"budget": {"name": budget, **meta.get("numbers", {})}}
     figures = out.parent / "figures"
     random = {game: float(of["random"].mean()) for game, of in scores.items() if "random" in of}
     curves = {path.stem: _read_curve(path) for path in sorted((folder / "curves" / budget).glob("*.csv"))}
     written = [
-        write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n"),
-        plots.procgen_scores(scores, PROCGEN_TITLES, figures / "procgen-scores.png"),
+        write_text(folder / f"summary{suffix}.json", json.dumps(summary, indent=1) + "\n"),
+        plots.procgen_scores(scores, PROCGEN_TITLES, figures / f"procgen-scores{suffix}.png"),
     ]
     if curves:
-        written.append(plots.policy_curves(curves, random, figures / "procgen-policies.png"))
+        written.append(plots.policy_curves(curves, random, figures / f"procgen-policies{suffix}.png"))
     bench = results / "bench.json"
     runtime = runtime_table(json.loads(bench.read_text())["rows"]) if bench.exists() else ""
-    page = procgen_page(summary, scores, budget, meta, runtime=runtime, policies=list(curves))
+    page = procgen_page(
+        summary, scores, budget, meta, runtime=runtime, pictures=[x.name for x in written[1:]]
+    )
     return [*written, write_text(out, page)]
 
 
@@ -205,9 +236,9 @@ def procgen_page(
     meta: Mapping[str, Any],
     *,
     runtime: str,
-    policies: Sequence[str],
+    pictures: Sequence[str],
 ) -> str:
-    """The results page in Markdown; ``policies``: the games whose behaviour policy has a learning curve."""
+    """The results page in Markdown; ``pictures``: of the scores and, if there are curves, of the policies."""
     numbers = PROCGEN_BUDGETS[budget]
     players = [name for name in PROCGEN_TITLES if any(name in of for of in scores.values())]
     solvers = [name for name in players if name in PROCGEN_VARIANTS]
@@ -221,8 +252,8 @@ def procgen_page(
         f"Mode {numbers.mode}; behaviour policy: PPG, {numbers.expert.steps:,} environment steps a game; "
         f"data: {numbers.episodes} successful episodes{_kept(numbers, list(scores))}, returns discounted by "
         f"{numbers.train.solver.discount:g}; training: {numbers.train.steps:,} steps at batch "
-        f"{numbers.train.batch_size} for every solver; tests: an episode on each of {numbers.levels} unseen "
-        "levels.",
+        f"{numbers.train.batch_size} for every solver, {_runs(summary, solvers)}; tests: an episode on each "
+        f"of {numbers.levels} unseen levels.",
         "**This is not the paper's budget** (1000 episodes; by the authors' data mode hard and policies of "
         "100 million steps; by its run times about 220,000 steps at batch 256): its numbers are repeated for "
         "orientation, not for comparison."
@@ -234,7 +265,7 @@ def procgen_page(
             ("Game", *(PROCGEN_TITLES[name] for name in players)),
             ((game, *(_score(of.get(name)) for name in players)) for game, of in scores.items()),
         ),
-        "![Scores of all players with 95% intervals](figures/procgen-scores.png)",
+        f"![Scores of all players with 95% intervals](figures/{pictures[0]})",
         "The paper's mean scores, mode hard, and those of the policies behind the authors' data:",
         table(
             ("Game", PROCGEN_TITLES["expert"], *(PROCGEN_TITLES[name] for name in SOLVERS)),
@@ -249,6 +280,15 @@ def procgen_page(
         "Intervals are 95% of a bootstrap that redraws the episodes of each game. The mean is also given "
         "without dodgeball, where the paper's Q-network fails: this game alone makes much of its mean. "
         "A mean is over the games of its own column: columns with gaps do not compare with the others.",
+        "Share of episodes that a solver plays as the Q-network does, with the same score and length on the "
+        "same level; where it is large, the Z-score compares little:",
+        table(
+            ("Game", *(PROCGEN_TITLES[name] for name in solvers if name != BASELINE)),
+            (
+                (game, *(_share(of.get(name)) for name in solvers if name != BASELINE))
+                for game, of in summary["games"].items()
+            ),
+        ),
         "## Head to head",
         table(
             ("D-TSN against", "Games won", "Paper"),
@@ -267,7 +307,7 @@ def procgen_page(
                 for game, of in summary["games"].items()
             ),
         ),
-        *_policies(policies, scores),
+        *_policies(scores, pictures[1:]),
         "## Run time",
         "Time of a training step, side by side in one run, at batch 256; see "
         "[performance.md](performance.md).",
@@ -280,13 +320,24 @@ def procgen_page(
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def _runs(summary: Mapping[str, Any], solvers: Sequence[str]) -> str:
+    """How many training runs there are of a solver."""
+    counts = {len(of[name]["seeds"]) for of in summary["games"].values() for name in solvers if name in of}
+    if not counts:
+        return "not run yet"
+    fewest, most = min(counts), max(counts)
+    return (
+        f"{fewest} training run{'s' * (most > 1)} each" if fewest == most else f"{fewest} to {most} runs each"
+    )
+
+
 def _kept(numbers: ProcgenBudget, games: Sequence[str]) -> str:
     """Where other than successful episodes were kept, and why."""
     every = [game for game in games if numbers.keep(game) == "all"]
     return f" (all episodes in {', '.join(every)}: this policy completes next to none)" if every else ""
 
 
-def _policies(games: Sequence[str], scores: Scores) -> list[str]:
+def _policies(scores: Scores, pictures: Sequence[str]) -> list[str]:
     """The section on the behaviour policies, against random actions on the same unseen levels."""
     tested = [game for game, of in scores.items() if {"random", "expert"} <= of.keys()]
     if not tested:
@@ -302,7 +353,7 @@ def _policies(games: Sequence[str], scores: Scores) -> list[str]:
         "## Behaviour policies",
         "Phasic Policy Gradient against random actions, on the unseen levels, with 95% intervals.",
         table(header, rows),
-        "![Return of the behaviour policies while they learn](figures/procgen-policies.png)" if games else "",
+        *(f"![Return of the behaviour policies while they learn](figures/{name})" for name in pictures),
     ]
 
 
@@ -325,6 +376,11 @@ def _score(values: Floats | None) -> str:
     if values is None:
         return "–"
     return f"{values.mean():.2f} ± {NORMAL * values.std() / np.sqrt(len(values)):.2f}"
+
+
+def _share(cell: Mapping[str, Any] | None) -> str:
+    share = (cell or {}).get("like_baseline")
+    return "–" if share is None else f"{100 * share:.1f}%"
 
 
 def _number(value: float | None) -> str:

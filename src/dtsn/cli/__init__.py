@@ -21,6 +21,7 @@ from dtsn.cli.looking import doctor, plan, play, view
 from dtsn.cli.options import shipped
 from dtsn.cli.testing import eval_, eval_procgen
 from dtsn.cli.training import expert, export, train, train_procgen
+from dtsn.spelling import did_you_mean
 
 __all__ = ["COMMANDS", "DATA_COMMANDS", "PROCGEN_COMMANDS", "main", "shipped"]
 
@@ -72,6 +73,10 @@ def read_arguments(arguments: list[str]) -> Callable[[], None]:
     """The command with its arguments, ready to run."""
     if arguments[1:2] == ["procgen"] and arguments[0] in PROCGEN_COMMANDS:
         return read(PROCGEN_COMMANDS[arguments[0]], f"dtsn {arguments[0]} procgen", arguments[2:])
+    domain = next(iter(arguments[1:2]), "navigation")
+    if arguments[:1] in (["collect"], ["reproduce"]) and not domain.startswith(("-", "navigation")):
+        hint = did_you_mean(domain, ("navigation", "procgen"))
+        raise ValueError(f"unknown domain {domain!r}, choose navigation or procgen{hint}")
     if arguments[:1] == ["data"]:
         about = inspect.getdoc(data) or ""
         return choose(DATA_COMMANDS, "dtsn data", about, arguments[1:] or ["--help"])

@@ -35,7 +35,7 @@ def collect(
         out: the HDF5 file to write.
         episodes: trajectories, each on a level of its own.
         exits: of the hall.
-        exit_layout: exits anywhere on the hall's walls, or on opposite sides (harder to generalise from).
+        exit_layout: exits anywhere on the hall's walls, or on opposite sides (harder for encoders that pool).
         discount: of the returns-to-go; the paper does not discount.
         seed: draws the levels and decides between equally short ways.
         overwrite: replace an existing file.
@@ -102,6 +102,10 @@ def collect_procgen(
     options = ProcgenOptions(game, mode)
     out = out or Path("data") / f"{game}.h5"
     folder = expert or Path("runs") / f"expert-{game}"
+    if policy == "expert" and not folder.exists():
+        raise ValueError(
+            f"{folder}: no such folder; dtsn expert procgen --game {game} --mode {mode} trains one"
+        )
     player = None if policy == "random" else load_expert(folder, pick_device(device))
     with progress(f"collecting {episodes} {game} episodes") as update:
         try:

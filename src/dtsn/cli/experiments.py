@@ -117,26 +117,36 @@ def report(
 ) -> None:
     """Rebuild the tables and figures from the raw rows; trains and plays nothing.
 
-    Writes a Markdown page for Navigation and one for Procgen, and both in one HTML file that needs no other.
+    Writes a Markdown page for Navigation and one for Procgen, as far as there are rows, and all in one HTML
+    file that needs no other.
 
     Example: dtsn report --results results --out docs/results.md
 
     Args:
         results: folder with the raw rows of dtsn reproduce.
         out: Markdown file to write; its figures go to figures/ beside it, procgen-results.md too.
-        budget: of the Procgen rows to show.
+        budget: of the Procgen rows to show; other budgets than cpu have pages and figures of their own.
     """
     from dtsn.pages import write_html
     from dtsn.procgen_report import build_procgen_report
     from dtsn.report import build_navigation_report
 
-    if not any((results / domain / "rows").is_dir() for domain in ("navigation", "procgen")):
-        raise ValueError(f"{results} has no rows of navigation or procgen: dtsn reproduce makes them")
-    written = build_navigation_report(results, out)
-    procgen = out.with_name("procgen-results.md")
-    more = build_procgen_report(results, procgen, budget)
-    html = write_html(out.with_suffix(".html"), [out, *([procgen] if more else [])], "dtsn: results")
-    done("wrote " + ", ".join(map(str, [*written, *more, html])), f"open {html}")
+    written, pages = [], []
+    if (results / "navigation" / "rows").is_dir():
+        written += build_navigation_report(results, out)
+        pages.append(out)
+    page = out.with_name("procgen-results.md" if budget == "cpu" else f"procgen-results-{budget}.md")
+    if more := build_procgen_report(results, page, budget):
+        written += more
+        pages.append(page)
+    elif (results / "procgen" / "rows").is_dir():
+        console().print(f"no rows of the {budget} budget in {results / 'procgen' / 'rows'}: see --budget")
+    if not pages:
+        raise ValueError(
+            f"{results} has no rows of navigation or procgen ({budget} budget): dtsn reproduce makes them"
+        )
+    html = write_html(pages[0].with_suffix(".html"), pages, "dtsn: results")
+    done("wrote " + ", ".join(map(str, [*written, html])), f"open {html}")
 
 
 def demo(out: Path = Path("demo"), levels: int = 2000, steps: int = 500, device: Device = "auto") -> None:

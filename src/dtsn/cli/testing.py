@@ -23,7 +23,7 @@ def eval_(
     run: tyro.conf.Positional[Path | None] = None,
     levels: int = 1000,
     split: Literal["validation", "test"] = "test",
-    exit_layout: Layout = "independent",
+    exit_layout: Layout | None = None,
     iterations: int | None = None,
     rule: Rule | None = None,
     out: Path | None = None,
@@ -39,7 +39,7 @@ def eval_(
         run: a run folder or a checkpoint; the shipped D-TSN if not given.
         levels: to play in each scenario, one episode each.
         split: test levels, or validation levels while you are still choosing settings.
-        exit_layout: of the levels.
+        exit_layout: of the levels; the one that the run was trained on if not given.
         iterations: expansions of the search when acting; as trained if not given.
         rule: how the search picks nodes; as trained if not given.
         out: folder for the raw rows, one line per episode; RUN/evaluation if not given.
@@ -53,17 +53,25 @@ def eval_(
     solver = load(run, device, act_iterations=iterations, act_rule=rule)
     table = make_table(f"{solver.config.name}, T = {solver.act_iterations}, {levels} {split} levels")
     out = out or (run / "evaluation" if run else None)
+    layout = exit_layout or (trained_on(run) if run else {}).get("exit_layout", "independent")
+    circumstances = named(layout if layout != "independent" else None, rule, split, seed)
     for exits in (2, 1):
-        options = NavigationOptions(exits=exits, exit_layout=exit_layout)
+        options = NavigationOptions(exits=exits, exit_layout=layout)
         rows = play_scenario(table, f"{exits} exit{'s' * (exits - 1)}", solver, split, levels, options, seed)
         if out is not None:
-            write_rows(out / f"exits-{exits}-T{solver.act_iterations}.csv.gz", rows)
+            write_rows(out / f"exits-{exits}-T{solver.act_iterations}{circumstances}.csv.gz", rows)
     console().print(table)
-    named = f" {run}" if run else ""
+    of = f" {run}" if run else ""
     done(
         f"wrote {out}" if out else "nothing written",
-        f"dtsn play{named} (watch an episode), dtsn eval{named} --iterations 50",
+        f"dtsn play{of} (watch an episode), dtsn eval{of} --iterations 50",
     )
+
+
+def named(layout: str | None, rule: str | None, split: str, seed: int) -> str:
+    """What of a test was asked for otherwise, for the name of its file: rows of two tests never mix."""
+    asked = [layout, rule, split if split != "test" else None, f"seed{seed}" if seed else None]
+    return "".join(f"-{word}" for word in asked if word)
 
 
 def play_scenario(
@@ -122,13 +130,13 @@ def eval_procgen(
     from dtsn.pages import NORMAL
 
     prepare(threads)
+    solver = load(run, device, act_iterations=iterations, act_rule=rule)
     trained = trained_on(run)
     game, mode = game or trained.get("game"), mode or trained.get("mode", "easy")
     if game is None:
         raise ValueError(f"{run} does not say which game it was trained on: give --game")
     options = ProcgenOptions(game, mode)
     at_least_one(levels=levels)
-    solver = load(run, device, act_iterations=iterations, act_rule=rule)
     actions = solver.world_model.num_actions
     if solver.observation_shape != FRAME_SHAPE or actions != NUM_ACTIONS:
         raise ValueError(
@@ -145,7 +153,8 @@ def eval_procgen(
         f"{solver.config.name}, T = {solver.act_iterations}, {levels} {split} levels of {game} ({mode}): "
         f"mean score {scores.mean():.2f} ± {half:.2f} (95%), {complete:.0%} completed"
     )
-    path = (out or run / "evaluation") / f"{game}-{mode}-T{solver.act_iterations}.csv.gz"
+    name = f"{game}-{mode}-T{solver.act_iterations}{named(None, rule, split, seed)}.csv.gz"
+    path = (out or run / "evaluation") / name
     done(f"wrote {write_rows(path, rows)}", "dtsn reproduce procgen (all solvers, with a report)")
 
 

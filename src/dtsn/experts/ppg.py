@@ -42,6 +42,7 @@ from dtsn.envs.procgen import (
     split_range,
 )
 from dtsn.networks import make_encoder
+from dtsn.records import plain
 from dtsn.run_lock import RunLock
 
 REWARD_LIMIT = 10.0  # largest normalised reward
@@ -296,7 +297,7 @@ class PhasicPolicyGradient:
             "kind": "ppg",
             "iteration": self.iteration,
             "step": self.step,
-            "config": dataclasses.asdict(self.config) | {"gradient_clip": str(self.config.gradient_clip)},
+            "config": plain(dataclasses.asdict(self.config)),
             "reward_scale": [self.scale.count, float(self.scale.mean), float(self.scale.squares)],
         }
 
@@ -330,6 +331,8 @@ def train_expert(
     Closing the generator, as Ctrl-C does, saves a checkpoint.
     """
     learner = PhasicPolicyGradient(config, device)  # refuses bad settings before anything is written
+    if resume and not (run / "config.json").exists():
+        raise FileNotFoundError(f"{run} holds no run to resume: correct the folder or leave out --resume")
     run.mkdir(parents=True, exist_ok=True)
     lock = RunLock(run)
     try:
@@ -344,10 +347,14 @@ def _open_run(run: Path, learner: PhasicPolicyGradient, resume: bool) -> None:
     latest = checkpoint.latest_checkpoint(run / "checkpoints")
     if latest is not None and not resume:
         raise FileExistsError(f"{run} already has a training run: use --resume or another folder")
+    if resume and latest is None:
+        raise FileNotFoundError(
+            f"{run} has no checkpoint to go on from: check the folder or leave out --resume"
+        )
     if latest is not None:
         learner.restore(latest)
     checkpoint.truncate_metrics(run / "metrics.jsonl", learner.step)
-    described = {"dtsn": dtsn.__version__, **dataclasses.asdict(learner.config)}
+    described = plain({"dtsn": dtsn.__version__, **dataclasses.asdict(learner.config)})
     checkpoint.replace_durably(run / "config.json", json.dumps(described, indent=1).encode())
 
 

@@ -355,7 +355,7 @@ class Library:
         known = {"name": name, "solver": solver["name"], "planner": planner, "step": state.get("step")}
         known["environment"] = environment
         if environment == "procgen":
-            known["game"] = _likely_game(name, path)
+            known |= {"game": _likely_game(name, path), "mode": _trained_on(path).get("mode", "easy")}
         return known | settings
 
 
@@ -363,16 +363,20 @@ def _environment(observation_shape: tuple[int, ...] | None, num_actions: int) ->
     return ENVIRONMENTS.get((observation_shape, num_actions))
 
 
+def _trained_on(path: Path) -> dict[str, Any]:
+    """The options of the environment that a run's data are of; nothing where its config.json does not say."""
+    try:
+        return dict(json.loads((path / "config.json").read_text())["env"]["options"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def _likely_game(name: str, path: Path) -> str:
     """The game that a run was trained on; for an exported solver, which does not say so, by its name."""
-    try:
-        config = json.loads((path / "config.json").read_text())
-        data, game = str(config["data"]), config.get("env", {}).get("options", {}).get("game")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        data, game = "", None
+    game = _trained_on(path).get("game")
     if game in GAMES:
         return str(game)
-    for text in (name, path.name, data):
+    for text in (name, path.name):
         named = [game for game in GAMES if game in text.lower()]
         if named:
             return max(named, key=text.lower().rfind)

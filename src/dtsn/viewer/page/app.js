@@ -207,7 +207,7 @@ function readAddress() {
 
 function defaults(run) {
   if (environmentOf(run) === "navigation") return DEFAULTS;
-  return { ...DEFAULTS, level: procgenLevel, game: known(run).game };
+  return { ...DEFAULTS, level: procgenLevel, game: known(run).game, mode: known(run).mode };
 }
 
 function writeAddress() {
@@ -221,8 +221,8 @@ function writeAddress() {
 async function change(values) {
   const again = Object.keys(values).some((name) => name !== "t");
   if ("run" in values) {
-    const { level, game } = defaults(values.run);
-    values = environmentOf(values.run) === environment() ? { game, ...values } : { level, game, a: "", b: "", ...values };
+    const { level, game, mode } = defaults(values.run);
+    values = { game, mode, ...(environmentOf(values.run) === environment() ? {} : { level, a: "", b: "" }), ...values };
   }
   const game = values.game ?? state.game;
   if (games[game] && !games[game].includes(values.mode ?? state.mode)) values = { ...values, mode: DEFAULTS.mode };
