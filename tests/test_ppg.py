@@ -139,6 +139,23 @@ def test_value_errors_reach_a_shared_encoder_in_auxiliary_phases_only() -> None:
         assert any(p.grad is not None for p in network.policy_encoder.parameters()) == reaches
 
 
+def test_each_phase_has_its_own_optimiser_and_both_are_saved(colours: None, tmp_path: Path) -> None:
+    learner = PhasicPolicyGradient(TINY)
+    for _ in learner.run():
+        pass
+    again = PhasicPolicyGradient(TINY)
+    again.restore(learner.save(tmp_path))
+    iterations = TINY.steps // TINY.batch
+    policy_steps = iterations * TINY.policy_epochs * TINY.minibatches
+    auxiliary_steps = iterations * TINY.auxiliary_epochs * TINY.minibatches
+    for each in (learner, again):
+        steps = {
+            name: {int(state["step"]) for state in optimizer.state.values()}
+            for name, optimizer in each.optimizers.items()
+        }
+        assert steps == {"optimizer": {policy_steps}, "auxiliary_optimizer": {auxiliary_steps}}
+
+
 def test_a_run_stops_saves_and_goes_on(colours: None, tmp_path: Path) -> None:
     run = tmp_path / "run"
     steps = train_expert(run, TINY)
@@ -257,7 +274,7 @@ def test_the_cpu_budget_beats_random(game: str, tmp_path: Path) -> None:
     from dtsn.envs.procgen import SPLITS, play_levels
 
     torch.set_num_threads(1)
-    list(train_expert(tmp_path, dataclasses.replace(PROCGEN_BUDGETS["cpu"].expert, game=game)))
+    list(train_expert(tmp_path, PROCGEN_BUDGETS["cpu"].expert_of(game)))
     first = SPLITS["validation"][0]
     returns = [
         np.array(

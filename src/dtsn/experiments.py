@@ -214,12 +214,7 @@ PROCGEN_BUDGETS = {
         # Fish of a few pixels: the small network stayed at random actions' score for 700,000 steps.
         harder={
             "bigfish": replace(
-                PPG_CPU,
-                steps=2_048_000,
-                encoder="impala_fast",
-                policy_epochs=2,
-                discount=0.99,
-                entropy_weight=0.01,
+                PPG_CPU, steps=2_048_000, encoder="impala_fast", policy_epochs=2, discount=0.99
             )
         },
         train=TrainConfig(

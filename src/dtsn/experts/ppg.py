@@ -148,7 +148,12 @@ class PhasicPolicyGradient:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             self.network = ActorCritic(config).to(self.device)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
+        # One for each phase, since Adam divides by the size of recent gradients: the value errors of an
+        # auxiliary phase are so large that it would hardly move the policy for long after it.
+        self.optimizers = {
+            name: torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
+            for name in ("optimizer", "auxiliary_optimizer")
+        }
         self.scale = RewardScale(config.num_envs, config.discount)
         self.iteration = 0
         self.episodes: deque[tuple[float, bool]] = deque(maxlen=RECENT)  # return and whether completed
@@ -238,12 +243,12 @@ class PhasicPolicyGradient:
                 loss = -gain - config.entropy_weight * entropy
                 if shared:
                     loss = loss + 0.5 * functional.mse_loss(values, targets)
-                self._update(loss)
+                self._update(loss, "optimizer")
                 terms.append({"policy": -gain.item(), "entropy": entropy.item()})
         for _ in range(0 if shared else config.value_epochs):
             for part in self._minibatches(len(rollout.actions), generator):
                 frames, targets = rollout.frames[part].to(self.device), rollout.targets[part].to(self.device)
-                self._update(0.5 * functional.mse_loss(self.network.value(frames), targets))
+                self._update(0.5 * functional.mse_loss(self.network.value(frames), targets), "optimizer")
         return {name: float(np.mean([term[name] for term in terms])) for name in terms[0]}
 
     def _auxiliary_phase(self, generator: torch.Generator) -> dict[str, float]:
@@ -267,7 +272,7 @@ class PhasicPolicyGradient:
                 loss = distilled + config.clone_weight * clone
                 if not config.shared:
                     loss = loss + 0.5 * functional.mse_loss(self.network.value(batch), target)
-                self._update(loss)
+                self._update(loss, "auxiliary_optimizer")
                 terms.append({"auxiliary_value": distilled.item(), "clone": clone.item()})
         return {name: float(np.mean([term[name] for term in terms])) for name in (terms or [{}])[0]}
 
@@ -275,22 +280,23 @@ class PhasicPolicyGradient:
         order = torch.randperm(count, generator=generator)
         return torch.split(order, count // self.config.minibatches)
 
-    def _update(self, loss: Tensor) -> None:
+    def _update(self, loss: Tensor, optimizer: str) -> None:
         if not math.isfinite(float(loss.detach())):
             raise ArithmeticError(
                 f"the loss is {float(loss.detach())} after {self.step} steps: try a smaller learning_rate"
             )
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizers[optimizer].zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.gradient_clip)
-        self.optimizer.step()
+        self.optimizers[optimizer].step()
 
     def _remember(self) -> None:
         """Keep what a checkpoint holds, so that one made within an iteration is of the last whole one."""
-        model, optimizer = dict(self.network.state_dict()), checkpoint.flatten_optimizer(self.optimizer)
+        held = {name: checkpoint.flatten_optimizer(each) for name, each in self.optimizers.items()}
+        held["model"] = dict(self.network.state_dict())
         self._tensors = {
-            "model": {name: tensor.detach().cpu().clone() for name, tensor in model.items()},
-            "optimizer": {name: tensor.detach().cpu().clone() for name, tensor in optimizer.items()},
+            part: {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+            for part, tensors in held.items()
         }
         self._state = {
             "version": dtsn.__version__,
@@ -317,7 +323,8 @@ class PhasicPolicyGradient:
                     "use the same settings or a new run folder"
                 )
         _load_weights(self.network, path, state)
-        checkpoint.restore_optimizer(self.optimizer, checkpoint.load_tensors_of(path, "optimizer", state))
+        for name, optimizer in self.optimizers.items():
+            checkpoint.restore_optimizer(optimizer, checkpoint.load_tensors_of(path, name, state))
         self.iteration = int(state["iteration"])
         self.scale.count, self.scale.mean, self.scale.squares = state["reward_scale"]
         self._remember()
