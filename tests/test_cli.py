@@ -185,11 +185,26 @@ def test_train_and_eval(folder: Path, inside: Callable[..., str]) -> None:
     rows = [run / f"evaluation/exits-{exits}-T10.csv.gz" for exits in (1, 2)]
     inside("eval", "runs/q", "--levels", "20", "--out", "again")
     assert [path.read_bytes() for path in rows] == [(folder / "again" / p.name).read_bytes() for p in rows]
+    # Tests of other circumstances are in files of their own.
+    before = [path.read_bytes() for path in rows]
+    inside("eval", "runs/q", "--levels", "20", "--split", "validation", "--rule", "greedy", "--seed", "3")
+    assert (run / "evaluation/exits-1-T10-greedy-validation-seed3.csv.gz").exists()
+    assert [path.read_bytes() for path in rows] == before
     inside("export", "runs/q", "solver")
     inside("eval", "solver", "--levels", "20")
     assert [path.read_bytes() for path in rows] == [
         (folder / "solver/evaluation" / path.name).read_bytes() for path in rows
     ]
+
+
+def test_eval_plays_the_layout_trained_on(folder: Path, inside: Callable[..., str]) -> None:
+    inside("collect", "--episodes", "20", "--exit-layout", "opposite", "--out", "opposite.h5")
+    qnet = ("--data", "opposite.h5", *QNET[2:], "--steps", "1", "--run", "run")
+    inside("train", *qnet)
+    for trained in ("run", "run/checkpoints/step-1"):
+        assert "exits opposite" in inside("eval", trained, "--levels", "5")
+        assert (folder / trained / "evaluation/exits-2-T10-opposite.csv.gz").exists()
+    assert "exits independent" in inside("eval", "run", "--levels", "5", "--exit-layout", "independent")
 
 
 # --- looking into a search ---------------------------------------------------------------------------
@@ -530,6 +545,20 @@ def test_reproduce(tmp_path: Path) -> None:
     times = {path: path.stat().st_mtime_ns for path in files}
     assert "0 of 1 runs to do" in dtsn(tmp_path, *TABLES)
     assert {path: path.stat().st_mtime_ns for path in files} == times
+
+
+def test_report_writes_what_has_rows(folder: Path, inside: Callable[..., str]) -> None:
+    for budget in ("cpu", "tiny"):
+        rows = [evaluation.ProcgenRow(level, float(level % 3), True, 10) for level in range(6)]
+        evaluation.write_rows(folder / f"results/procgen/rows/{budget}/coinrun/qnet/seed-0.csv.gz", rows)
+    inside("report")
+    written = {path: path.read_bytes() for path in (folder / "docs").rglob("*") if path.is_file()}
+    names = {path.name for path in written}
+    assert names == {"procgen-results.md", "results.html", "procgen-scores.png"}  # nothing of Navigation
+    inside("report", "--budget", "tiny")
+    assert (folder / "docs/results-tiny.html").exists()
+    assert {path: path.read_bytes() for path in written} == written
+    assert "no rows of navigation or procgen (paper budget)" in inside("report", "--budget", "paper", code=2)
 
 
 def test_failed_runs_are_reported(tmp_path: Path) -> None:

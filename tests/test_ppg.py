@@ -155,6 +155,10 @@ def test_each_phase_has_its_own_optimiser_and_both_are_saved(colours: None, tmp_
         }
         assert steps == {"optimizer": {policy_steps}, "auxiliary_optimizer": {auxiliary_steps}}
 
+    del learner._tensors["auxiliary_optimizer"]
+    with pytest.raises(CheckpointError, match="one optimiser for both phases"):
+        again.restore(learner.save(tmp_path / "earlier"))
+
 
 def test_a_run_stops_saves_and_goes_on(colours: None, tmp_path: Path) -> None:
     run = tmp_path / "run"

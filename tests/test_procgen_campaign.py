@@ -1,6 +1,7 @@
 """Procgen from nothing to rows at a tiny budget: stopped and gone on with, and what is refused."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from dtsn import campaign as navigation
 from dtsn.envs.procgen import GAMES, load_envpool
 from dtsn.experiments import PROCGEN_BUDGETS
 from dtsn.procgen_campaign import ProcgenCampaign, check_record, run_game, write_curve, write_meta
+from dtsn.records import plain
 
 
 def need_envpool():
@@ -165,6 +167,25 @@ def test_records_keep_every_command_and_refuse_rows_of_another_budget(tmp_path, 
     path.write_text("half a rec")
     with pytest.raises(ValueError, match=r"meta\.json cannot be read"):
         check_record(first)
+
+
+def test_records_refuse_rows_of_another_expert(tmp_path, monkeypatch):
+    first = campaign(tmp_path)
+    write_meta(first, "dtsn one")
+    harder = {"leaper": replace(PROCGEN_BUDGETS["tiny"].expert, steps=2048)}
+    monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", replace(PROCGEN_BUDGETS["tiny"], harder=harder))
+    first.rows_path("maze", "expert", 0).parent.mkdir(parents=True)
+    first.rows_path("maze", "expert", 0).touch()
+    check_record(first)  # maze's is as it was
+    first.rows_path("leaper", "expert", 0).parent.mkdir(parents=True)
+    first.rows_path("leaper", "expert", 0).touch()
+    with pytest.raises(ValueError, match=r"leaper's expert\.steps is 2048, not 1024"):
+        check_record(first)
+
+
+def test_settings_of_records_are_json():
+    settings = {"a": math.inf, "b": -math.inf, "c": "to Infinity", "d": (1, 2)}
+    assert plain(settings) == {"a": "inf", "b": "-inf", "c": "to Infinity", "d": [1, 2]}
 
 
 def test_committed_rows_are_those_of_the_budgets():

@@ -290,7 +290,7 @@ def test_figures_and_ablations_of_a_family_are_in_its_section() -> None:
     summary = {"dtsn-raw": {"1": cell(0.9)}, "dtsn-no-reinforce-raw": {"1": cell(0.5)}}
     figures = {"figures/navigation-paths.png": "paths", "figures/navigation-success.png": "bars"}
     page = navigation_page(summary, meta={}, figures=figures, missing=[], source="raw")
-    first, raw = page.split("## The same without augmentation")
+    first, raw = page.split("## The pooling encoder without augmentation")
     assert "![bars]" in first
     assert "![paths]" not in first
     assert "![paths](figures/navigation-paths.png)" in raw

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from dtsn.spelling import did_you_mean
 
 EncoderName = Literal["auto", "mlp", "grid", "paths", "nature", "impala_fast", "impala"]
+FrameEncoder = Literal["nature", "impala_fast", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
 Keep = Literal["successful", "all"]  # episodes of a data set: those that completed their level, or every one
 Precision = Literal["float32", "bfloat16"]
@@ -250,7 +251,7 @@ class PPGConfig:
     """largest norm of a gradient step; the paper does not clip"""
     shared: bool = False
     """one network for both: value errors reach its trunk in auxiliary phases only (half the cost)"""
-    encoder: Literal["nature", "impala_fast", "impala"] = "impala"
+    encoder: FrameEncoder = "impala"
     """nature (small), impala (large) or impala_fast (the same on half the resolution)"""
     latent: int = 256
     """features that the encoder hands to the heads"""
@@ -287,10 +288,7 @@ class PPGConfig:
                 f"learning_rate must be positive and finite and gradient_clip positive, "
                 f"got {self.learning_rate} and {self.gradient_clip}"
             )
-        for name, choices in (
-            ("encoder", ("nature", "impala_fast", "impala")),
-            ("precision", get_args(Precision)),
-        ):
+        for name, choices in (("encoder", get_args(FrameEncoder)), ("precision", get_args(Precision))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
 

@@ -159,9 +159,8 @@ class ProcgenBudget:
     train: TrainConfig
     levels: int  # to test on
     unfinished: tuple[str, ...] = ()  # games whose policy completes next to no level with this much training
-    harder: dict[str, PPGConfig] = field(
-        default_factory=dict
-    )  # experts of games that need more than the others
+    # How the policy is trained on games that need more than the others.
+    harder: dict[str, PPGConfig] = field(default_factory=dict)
 
     def expert_of(self, game: str) -> PPGConfig:
         """How the behaviour policy of a game is trained."""

@@ -332,7 +332,7 @@ class ImpalaEncoder(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         """Frames ``[B, C, H, W]`` -> ``u [B, latent]``."""
         frames = _unit(observation, self.last.weight.dtype)
-        # The layout in which these convolutions are fastest on a CPU, three times as fast when acting.
+        # The layout in which these convolutions are fastest on a CPU, by far when acting.
         out: Tensor = self.last(self.trunk(frames.contiguous(memory_format=torch.channels_last)))
         return out
 

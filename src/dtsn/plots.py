@@ -152,7 +152,7 @@ def policy_curves(
     for axes, (game, curve) in zip(panels.axes, curves.items(), strict=True):
         _tidy(axes, game)
         # At first only short episodes have ended, which is the successful ones in some games.
-        told = curve["step"] >= min(ALL_ENDED, curve["step"][-1])
+        told = curve["step"] >= min(ALL_ENDED, max(curve["step"], default=0))
         steps, returns = curve["step"][told] / 1000, curve["return"][told]
         axes.plot(steps, returns, color=COLOURS["dtsn"], linewidth=1.6, label="policy")
         if game in random:

@@ -242,8 +242,13 @@ def record_path(campaign: ProcgenCampaign) -> Path:
 
 def check_record(campaign: ProcgenCampaign) -> None:
     """Refuse to go on with rows of other numbers under the same budget's name."""
-    path = record_path(campaign)
-    differs = difference(read_record(path).get("numbers", {}), plain(asdict(campaign.numbers)))
+    path, budget = record_path(campaign), campaign.numbers
+    theirs = plain(read_record(path).get("numbers", {}))
+    differs = difference(theirs, plain(asdict(budget)))
+    for game in (folder.name for folder in path.parent.glob("*") if (folder / "expert").exists()):
+        expert = theirs.get("harder", {}).get(game) or theirs.get("expert", {})
+        ours = plain(asdict(budget.harder.get(game, budget.expert)))
+        differs = differs or difference(expert, ours, f"{game}'s expert.")
     if differs and any(path.parent.glob("*/*/*.csv.gz")):
         raise ValueError(
             f"{path.parent} has rows of another {campaign.budget} budget ({differs}): "

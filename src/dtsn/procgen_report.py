@@ -110,8 +110,8 @@ def wins(scores: Scores, player: str, other: str, games: Sequence[str]) -> str:
     return f"{won}/{len(games)}"
 
 
-def alike(episodes: Mapping[int, Rows], baseline: Mapping[int, Rows]) -> float | None:
-    """Share of episodes with the baseline's score and length on the same level; None without a shared seed.
+def alike(episodes: Mapping[int, Rows], baseline: Mapping[int, Rows]) -> float:
+    """Share of episodes with the baseline's score and length on the same level; NaN without a shared seed.
 
     Players that are hardly trained can play most levels alike: their scores then compare little.
     """
@@ -121,7 +121,7 @@ def alike(episodes: Mapping[int, Rows], baseline: Mapping[int, Rows]) -> float |
         for ours, theirs in pairs
         if np.array_equal(ours["level"], theirs["level"])
     ]
-    return float(np.concatenate(same).mean()) if same else None
+    return float(np.concatenate(same).mean()) if same else float("nan")
 
 
 def summarise(episodes: Mapping[str, Mapping[str, Mapping[int, Rows]]]) -> dict[str, Any]:
@@ -144,7 +144,9 @@ def summarise(episodes: Mapping[str, Mapping[str, Mapping[int, Rows]]]) -> dict[
                     **(
                         {
                             "z": _rounded(z_score(values, of[BASELINE])),
-                            "like_baseline": alike(episodes[game][player], episodes[game][BASELINE]),
+                            "like_baseline": _rounded(
+                                alike(episodes[game][player], episodes[game][BASELINE])
+                            ),
                         }
                         if BASELINE in of and player != BASELINE
                         else {}
@@ -250,7 +252,7 @@ def procgen_page(
     sections = [
         f"# Procgen: results of the {budget} budget",
         f"Mode {numbers.mode}; behaviour policy: PPG, {numbers.expert.steps:,} environment steps a game"
-        f"{_longer(numbers, list(scores))}; "
+        f"{_longer(meta, list(scores))}; "
         f"data: {numbers.episodes} successful episodes{_kept(numbers, list(scores))}, returns discounted by "
         f"{numbers.train.solver.discount:g}; training: {numbers.train.steps:,} steps at batch "
         f"{numbers.train.batch_size} for every solver, {_runs(summary, solvers)}; tests: an episode on each "
@@ -332,11 +334,11 @@ def _runs(summary: Mapping[str, Any], solvers: Sequence[str]) -> str:
     )
 
 
-def _longer(numbers: ProcgenBudget, games: Sequence[str]) -> str:
+def _longer(meta: Mapping[str, Any], games: Sequence[str]) -> str:
     """Which behaviour policies were trained otherwise."""
     others = [
-        f"{expert.steps:,} with the encoder {expert.encoder} on {game}"
-        for game, expert in numbers.harder.items()
+        f"{expert['steps']:,} with the encoder {expert['encoder']} on {game}"
+        for game, expert in meta.get("numbers", {}).get("harder", {}).items()
         if game in games
     ]
     return f" ({', '.join(others)})" if others else ""

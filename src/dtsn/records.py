@@ -16,8 +16,7 @@ Settings = Mapping[str, Any]
 
 def plain(settings: Settings) -> dict[str, Any]:
     """Settings as they are after a journey through JSON, which has no tuples and no infinity."""
-    text = json.dumps(settings).replace("Infinity", '"inf"')
-    values: dict[str, Any] = json.loads(text)
+    values: dict[str, Any] = json.loads(json.dumps(settings), parse_constant=lambda name: str(float(name)))
     return values
 
 

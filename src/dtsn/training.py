@@ -172,7 +172,7 @@ def make_solver(config: TrainConfig, observation_shape: tuple[int, ...], num_act
     if config.network.encoder == "auto" and len(observation_shape) == 3:
         raise ValueError(
             f"network.encoder is 'auto', which cannot tell maps from frames by the shape {observation_shape} "
-            "alone: name one of grid, paths, nature, impala"
+            "alone: name one of grid, paths, nature, impala_fast, impala"
         )
     return Solver.create(
         config.solver.name,

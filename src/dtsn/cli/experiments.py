@@ -135,7 +135,8 @@ def report(
     if (results / "navigation" / "rows").is_dir():
         written += build_navigation_report(results, out)
         pages.append(out)
-    page = out.with_name("procgen-results.md" if budget == "cpu" else f"procgen-results-{budget}.md")
+    suffix = "" if budget == "cpu" else f"-{budget}"
+    page = out.with_name(f"procgen-results{suffix}.md")
     if more := build_procgen_report(results, page, budget):
         written += more
         pages.append(page)
@@ -145,7 +146,7 @@ def report(
         raise ValueError(
             f"{results} has no rows of navigation or procgen ({budget} budget): dtsn reproduce makes them"
         )
-    html = write_html(pages[0].with_suffix(".html"), pages, "dtsn: results")
+    html = write_html(out.with_name(f"{out.stem}{suffix}.html"), pages, "dtsn: results")
     done("wrote " + ", ".join(map(str, [*written, html])), f"open {html}")
 
 

@@ -39,7 +39,8 @@ def eval_(
         run: a run folder or a checkpoint; the shipped D-TSN if not given.
         levels: to play in each scenario, one episode each.
         split: test levels, or validation levels while you are still choosing settings.
-        exit_layout: of the levels; the one that the run was trained on if not given.
+        exit_layout: of the levels; the one that the run was trained on if not given (an exported solver does
+            not say: independent).
         iterations: expansions of the search when acting; as trained if not given.
         rule: how the search picks nodes; as trained if not given.
         out: folder for the raw rows, one line per episode; RUN/evaluation if not given.
@@ -51,15 +52,16 @@ def eval_(
 
     prepare(threads)
     solver = load(run, device, act_iterations=iterations, act_rule=rule)
-    table = make_table(f"{solver.config.name}, T = {solver.act_iterations}, {levels} {split} levels")
-    out = out or (run / "evaluation" if run else None)
     layout = exit_layout or (trained_on(run) if run else {}).get("exit_layout", "independent")
-    circumstances = named(layout if layout != "independent" else None, rule, split, seed)
+    what = f"{levels} {split} levels, exits {layout}"
+    table = make_table(f"{solver.config.name}, T = {solver.act_iterations}, {what}")
+    out = out or (run / "evaluation" if run else None)
+    unusual = circumstances(layout, rule, split, seed)
     for exits in (2, 1):
         options = NavigationOptions(exits=exits, exit_layout=layout)
         rows = play_scenario(table, f"{exits} exit{'s' * (exits - 1)}", solver, split, levels, options, seed)
         if out is not None:
-            write_rows(out / f"exits-{exits}-T{solver.act_iterations}{circumstances}.csv.gz", rows)
+            write_rows(out / f"exits-{exits}-T{solver.act_iterations}{unusual}.csv.gz", rows)
     console().print(table)
     of = f" {run}" if run else ""
     done(
@@ -68,10 +70,10 @@ def eval_(
     )
 
 
-def named(layout: str | None, rule: str | None, split: str, seed: int) -> str:
-    """What of a test was asked for otherwise, for the name of its file: rows of two tests never mix."""
-    asked = [layout, rule, split if split != "test" else None, f"seed{seed}" if seed else None]
-    return "".join(f"-{word}" for word in asked if word)
+def circumstances(layout: str, rule: str | None, split: str, seed: int) -> str:
+    """What of a test is not as usual, for the name of its file."""
+    usual = {"independent", "test", "seed0"}
+    return "".join(f"-{word}" for word in (layout, rule, split, f"seed{seed}") if word and word not in usual)
 
 
 def play_scenario(
@@ -153,11 +155,12 @@ def eval_procgen(
         f"{solver.config.name}, T = {solver.act_iterations}, {levels} {split} levels of {game} ({mode}): "
         f"mean score {scores.mean():.2f} ± {half:.2f} (95%), {complete:.0%} completed"
     )
-    name = f"{game}-{mode}-T{solver.act_iterations}{named(None, rule, split, seed)}.csv.gz"
-    path = (out or run / "evaluation") / name
+    unusual = circumstances("", rule, split, seed)
+    path = (out or run / "evaluation") / f"{game}-{mode}-T{solver.act_iterations}{unusual}.csv.gz"
     done(f"wrote {write_rows(path, rows)}", "dtsn reproduce procgen (all solvers, with a report)")
 
 
 def trained_on(run: Path) -> dict[str, str]:
     """The options of the environment that a run's data are of, as its config.json says; or nothing."""
-    return dict(read_record(run / "config.json").get("env", {}).get("options", {}))
+    folder = run.parent.parent if run.parent.name == "checkpoints" else run
+    return dict(read_record(folder / "config.json").get("env", {}).get("options", {}))

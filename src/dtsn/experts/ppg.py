@@ -5,7 +5,7 @@ value. Then an *auxiliary phase* teaches the policy's own encoder to predict val
 phase, while a KL term keeps the policy where it is. So the policy profits from what values teach without
 suffering from their noise.
 
-EnvPool's state cannot be saved: a resumed run has the weights, the optimiser and the reward scale of its
+EnvPool's state cannot be saved: a resumed run has the weights, the optimisers and the reward scale of its
 checkpoint, starts new episodes, and its first auxiliary phase has only the frames seen since.
 """
 
@@ -139,7 +139,7 @@ class Rollout(NamedTuple):
 
 
 class PhasicPolicyGradient:
-    """The networks, their optimiser, and the number of iterations they have made."""
+    """The networks, their optimisers, and the number of iterations they have made."""
 
     def __init__(self, config: PPGConfig, device: str = "cpu"):
         self.config, self.device = config, torch.device(device)
@@ -322,6 +322,10 @@ class PhasicPolicyGradient:
                     f"{path} was trained with {item.name} = {other}, not {ours}: "
                     "use the same settings or a new run folder"
                 )
+        if "auxiliary_optimizer.safetensors" not in state["files"]:
+            raise CheckpointError(
+                f"{path} is of an earlier dtsn, with one optimiser for both phases: use a new run folder"
+            )
         _load_weights(self.network, path, state)
         for name, optimizer in self.optimizers.items():
             checkpoint.restore_optimizer(optimizer, checkpoint.load_tensors_of(path, name, state))
