@@ -278,7 +278,7 @@ def test_the_cpu_budget_beats_random(game: str, tmp_path: Path) -> None:
     from dtsn.envs.procgen import SPLITS, play_levels
 
     torch.set_num_threads(1)
-    list(train_expert(tmp_path, PROCGEN_BUDGETS["cpu"].expert_of(game)))
+    list(train_expert(tmp_path, dataclasses.replace(PROCGEN_BUDGETS["cpu"].expert, game=game)))
     first = SPLITS["validation"][0]
     returns = [
         np.array(

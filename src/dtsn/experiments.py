@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dtsn.config import (
@@ -159,12 +159,6 @@ class ProcgenBudget:
     train: TrainConfig
     levels: int  # to test on
     unfinished: tuple[str, ...] = ()  # games whose policy completes next to no level with this much training
-    # How the policy is trained on games that need more than the others.
-    harder: dict[str, PPGConfig] = field(default_factory=dict)
-
-    def expert_of(self, game: str) -> PPGConfig:
-        """How the behaviour policy of a game is trained."""
-        return replace(self.harder.get(game, self.expert), game=game, mode=self.mode)
 
     def keep(self, game: str) -> Keep:
         """Which episodes go into a game's data set: the successful ones where there are any."""
@@ -210,19 +204,6 @@ PROCGEN_BUDGETS = {
         expert=replace(PPG_CPU, steps=409_600),
         episodes=500,
         unfinished=("bigfish", "starpilot"),
-        # Fish of a few pixels and few rewards: with the small network and its many small updates the score
-        # stays that of random actions. So a finer network, and fewer, larger updates, as in PPG's paper.
-        harder={
-            "bigfish": replace(
-                PPG_CPU,
-                steps=1_966_080,
-                encoder="impala_fast",
-                rollout=256,
-                policy_iterations=8,
-                policy_epochs=2,
-                discount=0.99,
-            )
-        },
         train=TrainConfig(
             solver=_PROCGEN_DISCOUNTED,
             network=NetworkConfig(

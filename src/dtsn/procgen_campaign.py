@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,8 +102,7 @@ class ProcgenCampaign:
         for game in self.games:
             missing = self.missing(game)
             if any(player != "random" for player, _ in missing) and not self.data_path(game).exists():
-                expert = budget.expert_of(game)
-                seconds += expert.steps / EXPERT_STEPS_PER_SECOND[expert.encoder]
+                seconds += budget.expert.steps / EXPERT_STEPS_PER_SECOND[budget.expert.encoder]
                 seconds += budget.episodes * 0.5
             for player, _ in missing:
                 kind = player.split("-")[0]
@@ -182,7 +181,7 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> None:
     from dtsn.experts import ppg
 
     run = campaign.runs / campaign.budget / game / "expert"
-    config = campaign.numbers.expert_of(game)
+    config = replace(campaign.numbers.expert, game=game, mode=campaign.numbers.mode)
     begun = latest_checkpoint(run / "checkpoints") is not None
     for _ in ppg.train_expert(run, config, resume=begun, device=campaign.device):
         pass
@@ -242,13 +241,9 @@ def record_path(campaign: ProcgenCampaign) -> Path:
 
 def check_record(campaign: ProcgenCampaign) -> None:
     """Refuse to go on with rows of other numbers under the same budget's name."""
-    path, budget = record_path(campaign), campaign.numbers
+    path = record_path(campaign)
     theirs = plain(read_record(path).get("numbers", {}))
-    differs = difference(theirs, plain(asdict(budget)))
-    for game in (folder.name for folder in path.parent.glob("*") if (folder / "expert").exists()):
-        expert = theirs.get("harder", {}).get(game) or theirs.get("expert", {})
-        ours = plain(asdict(budget.harder.get(game, budget.expert)))
-        differs = differs or difference(expert, ours, f"{game}'s expert.")
+    differs = difference(theirs, plain(asdict(campaign.numbers)))
     if differs and any(path.parent.glob("*/*/*.csv.gz")):
         raise ValueError(
             f"{path.parent} has rows of another {campaign.budget} budget ({differs}): "

@@ -251,8 +251,7 @@ def procgen_page(
     ]
     sections = [
         f"# Procgen: results of the {budget} budget",
-        f"Mode {numbers.mode}; behaviour policy: PPG, {numbers.expert.steps:,} environment steps a game"
-        f"{_longer(meta, list(scores))}; "
+        f"Mode {numbers.mode}; behaviour policy: PPG, {numbers.expert.steps:,} environment steps a game; "
         f"data: {numbers.episodes} successful episodes{_kept(numbers, list(scores))}, returns discounted by "
         f"{numbers.train.solver.discount:g}; training: {numbers.train.steps:,} steps at batch "
         f"{numbers.train.batch_size} for every solver, {_runs(summary, solvers)}; tests: an episode on each "
@@ -332,16 +331,6 @@ def _runs(summary: Mapping[str, Any], solvers: Sequence[str]) -> str:
     return (
         f"{fewest} training run{'s' * (most > 1)} each" if fewest == most else f"{fewest} to {most} runs each"
     )
-
-
-def _longer(meta: Mapping[str, Any], games: Sequence[str]) -> str:
-    """Which behaviour policies were trained otherwise."""
-    others = [
-        f"{expert['steps']:,} with the encoder {expert['encoder']} on {game}"
-        for game, expert in meta.get("numbers", {}).get("harder", {}).items()
-        if game in games
-    ]
-    return f" ({', '.join(others)})" if others else ""
 
 
 def _kept(numbers: ProcgenBudget, games: Sequence[str]) -> str:
