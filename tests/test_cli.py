@@ -650,6 +650,14 @@ def test_no_figures_without_runs(small_campaign: Campaign, tmp_path: Path) -> No
     assert campaign.draw_figures(rows_alone, tmp_path / "figures") == []
 
 
+def test_loss_weights_never_see_test_levels(small_campaign: Campaign) -> None:
+    assert not small_campaign.is_done("weights", 0)
+    run_task(small_campaign, "weights", 0)
+    assert small_campaign.is_done("weights", 0)
+    assert not (small_campaign.results / "rows").exists()
+    assert "weights" not in Campaign().variants
+
+
 def test_damaged_rows_are_made_anew(small_campaign: Campaign) -> None:
     run_task(small_campaign, "qnet", 0)
     path = small_campaign.rows_path("qnet", 0, 1, 10)
@@ -666,4 +674,4 @@ def test_order_of_runs() -> None:
     tasks = Campaign(seeds=2).tasks()
     assert tasks[:4] == [("qnet", 0), ("search", 0), ("treeqn", 0), ("dtsn", 0)]
     assert {seed for _, seed in tasks[4:8]} == {1}
-    assert len(tasks) == len(set(tasks)) == 8 + len(NAVIGATION_VARIANTS) - 4
+    assert len(tasks) == len(set(tasks)) == 8 + sum(row.tested for row in NAVIGATION_VARIANTS.values()) - 4

@@ -184,7 +184,7 @@ def test_tables_are_well_formed(opposite: bool) -> None:
     summary = {"dtsn": {"2": cell(0.9, 1.0), "2@T50": cell(0.9)}, "qnet": {"1": cell(0.0)}}
     if opposite:
         summary["dtsn-opposite"] = {"2": cell(0.5)}
-    page = navigation_page(summary, meta={}, figures={}, missing=[], source="raw")
+    page = navigation_page(summary, {}, meta={}, figures={}, missing=[], source="raw")
     assert ("opposite sides" in page) == opposite
     blocks = [block.splitlines() for block in page.split("\n\n")]
     tables = [block for block in blocks if block[0].startswith("|")]
@@ -202,7 +202,28 @@ def test_no_campaign_at_all(tmp_path: Path) -> None:
     page = out.read_text()
     assert "rows are missing" in page
     assert "reproduced**" not in page
-    assert all(f"`{variant}`: no rows" in page for variant in NAVIGATION_VARIANTS)
+    assert all(
+        (f"`{variant}`: no rows" in page) == row.tested for variant, row in NAVIGATION_VARIANTS.items()
+    )
+    assert "## Loss weights" not in page
+
+
+def test_loss_weights_are_compared_by_runs_that_ended(tmp_path: Path) -> None:
+    points = {
+        "weights": {0: (1000, 0.9, 0.8), 1: (1000, 0.7, 0.6)},
+        "weights-q-0.01-raw": {0: (1500, 0.5, 0)},
+    }
+    points["weights-cql-10"] = {0: (500, 1, 1)}  # half-way
+    for variant, seeds in points.items():
+        for seed, (step, two, one) in seeds.items():
+            path = tmp_path / "navigation" / "curves" / variant / f"seed-{seed}.csv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"step,validation_success_2,validation_success_1\n{step},{two},{one}\n")
+    build_navigation_report(tmp_path, out := tmp_path / "results.md")
+    lines = out.read_text().split("## Loss weights")[1].split("## ")[0].splitlines()
+    assert "| as chosen | 90.0%, 70.0% | 80.0%, 60.0% | – | – |" in lines
+    assert "| λ1 = 0.01 | – | – | 50.0% | 0.0% |" in lines
+    assert "| λ2 = 10 | – | – | – | – |" in lines
 
 
 @pytest.mark.parametrize(
@@ -289,7 +310,7 @@ def test_claims_are_about_cells_that_campaigns_make() -> None:
 def test_figures_and_ablations_of_a_family_are_in_its_section() -> None:
     summary = {"dtsn-raw": {"1": cell(0.9)}, "dtsn-no-reinforce-raw": {"1": cell(0.5)}}
     figures = {"figures/navigation-paths.png": "paths", "figures/navigation-success.png": "bars"}
-    page = navigation_page(summary, meta={}, figures=figures, missing=[], source="raw")
+    page = navigation_page(summary, {}, meta={}, figures=figures, missing=[], source="raw")
     first, raw = page.split("## The pooling encoder without augmentation")
     assert "![bars]" in first
     assert "![paths]" not in first
@@ -300,7 +321,7 @@ def test_figures_and_ablations_of_a_family_are_in_its_section() -> None:
 
 def test_acting_with_more_is_compared_by_the_same_seeds() -> None:
     summary = {"search-pooled": {"2": cell(0.7, 0.9, 0.95), "2@T20": cell(0.75), "2@T50": cell(0.65)}}
-    page = navigation_page(summary, meta={}, figures={}, missing=[], source="raw")
+    page = navigation_page(summary, {}, meta={}, figures={}, missing=[], source="raw")
     first, pooled = page.split("## An encoder that pools")
     assert "Trained with 10, acting with more:" not in first
     line = next(line for line in pooled.splitlines() if "| Model-based Search | 2 exits | 70.0% (" in line)
@@ -311,7 +332,7 @@ def test_acting_with_more_is_compared_by_the_same_seeds() -> None:
 
 
 def test_page_of_a_summary_alone() -> None:
-    page = navigation_page({"dtsn": {"2": cell(1.0)}}, meta={}, figures={}, missing=["x"], source="raw")
+    page = navigation_page({"dtsn": {"2": cell(1.0)}}, {}, meta={}, figures={}, missing=["x"], source="raw")
     assert "100.0% ± 0.0%" in page
     assert page.endswith("## Missing\n\n- x\n")
 

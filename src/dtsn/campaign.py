@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Campaign:
     """What to run and where to put it."""
 
-    variants: tuple[str, ...] = tuple(NAVIGATION_VARIANTS)
-    """rows of the tables"""
+    variants: tuple[str, ...] = tuple(name for name, row in NAVIGATION_VARIANTS.items() if row.tested)
+    """rows of the tables; those named weights… search the loss weights, on validation levels alone"""
     seeds: int = 3
     """training runs of each of the four solvers, seeds 0 and up"""
     ablation_seeds: int = 1
@@ -92,9 +92,11 @@ class Campaign:
 
     def missing(self, variant: str, seed: int) -> list[tuple[int, int]]:
         """(exits, iterations) of the tests that a run still owes."""
-        solver = NAVIGATION_VARIANTS[variant].solver
-        more = NAVIGATION_VARIANTS[variant].act_iterations if seed == 0 else ()  # they take most of the time
-        tests = [(exits, t) for t in (solver.iterations, *more) for exits in (2, 1)]
+        row = NAVIGATION_VARIANTS[variant]
+        if not row.tested:
+            return []
+        more = row.act_iterations if seed == 0 else ()  # they take most of the time
+        tests = [(exits, t) for t in (row.solver.iterations, *more) for exits in (2, 1)]
         counts = {test: _count_rows(self.rows_path(variant, seed, *test)) for test in tests}
         trained = max(_Curve(self.curve_path(variant, seed)).steps(), default=None)
         steps = self.config(variant, seed).steps
@@ -104,6 +106,12 @@ class Campaign:
                 f"not {steps}: use --steps of that number or another --results folder"
             )
         return [test for test in tests if counts[test] != self.levels]
+
+    def is_done(self, variant: str, seed: int) -> bool:
+        """Whether nothing of a run is left to do."""
+        if NAVIGATION_VARIANTS[variant].tested:
+            return not self.missing(variant, seed)
+        return self.config(variant, seed).steps in _Curve(self.curve_path(variant, seed)).steps()
 
 
 def _count_rows(path: Path) -> int:
@@ -128,7 +136,7 @@ def run_campaign(campaign: Campaign, jobs: int = 2) -> Iterator[tuple[str, int, 
             campaign.runs / variant / f"seed-{seed}.log",
         )
         for variant, seed in campaign.tasks()
-        if campaign.missing(variant, seed)
+        if not campaign.is_done(variant, seed)
     }
     for (variant, seed), outcome in run_jobs(waiting, jobs):
         yield variant, seed, outcome
@@ -238,7 +246,8 @@ def check_record(campaign: Campaign) -> None:
     theirs = read_record(campaign.results / "meta.json").get("configs", {})
     for name, config in _configs(campaign).items():
         differs = difference(theirs.get(name, {}), config)
-        if differs and any((campaign.results / "rows" / name).glob("*/*.csv.gz")):
+        made = [campaign.results.glob(f"{kind}/{name}/**/*.csv*") for kind in ("rows", "curves")]
+        if differs and any(map(any, made)):
             raise ValueError(
                 f"{campaign.results} has rows of {name} that were made with other settings ({differs}): "
                 "move them away or use another --results folder"

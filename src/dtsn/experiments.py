@@ -44,6 +44,7 @@ class Variant:
     train: TrainConfig
     layout: str = "independent"  # of the exits, in training and testing
     act_iterations: tuple[int, ...] = ()  # searches to test seed 0 with, besides the one it was trained with
+    tested: bool = True  # on test levels; what settings are chosen by sees validation levels alone
 
     @property
     def solver(self) -> SolverConfig:
@@ -81,6 +82,26 @@ _ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "dtsn-no-reinforce": ("D-TSN w/o REINFORCE term", {"weights": {"expansion": 0}}),
     "dtsn-no-auxiliary": ("D-TSN w/o auxiliary losses", {"weights": {"transition": 0, "reward": 0}}),
 }
+# λ1 to λ4 and the REINFORCE weight on a log scale, one at a time around what was chosen.
+WEIGHTS_TRIED = {
+    "q": ("λ1", (0.01, 1.0)),
+    "cql": ("λ2", (0.1, 10.0)),
+    "transition": ("λ3", (0.01, 1.0)),
+    "reward": ("λ4", (0.1, 10.0)),
+    "expansion": ("REINFORCE", (0.1, 10.0)),
+}
+
+
+def _weights(suffix: str, base: TrainConfig) -> dict[str, Variant]:
+    """Shorter runs of D-TSN that tell loss weights apart."""
+    tried = {f"weights{suffix}": Variant("as chosen", base, tested=False)}
+    for term, (title, values) in WEIGHTS_TRIED.items():
+        for value in values:
+            train = _train(base=base, weights={term: value})
+            tried[f"weights-{term}-{value:g}{suffix}"] = Variant(f"{title} = {value:g}", train, tested=False)
+    return tried
+
+
 NAVIGATION_VARIANTS = {
     "qnet": Variant(_TITLES["qnet"], _train("qnet")),
     "search": Variant(_TITLES["search"], _train("search"), act_iterations=(20, 50)),
@@ -109,6 +130,8 @@ NAVIGATION_VARIANTS = {
     **{
         f"{name}-opposite": Variant(title, _train(name), layout="opposite") for name, title in _TITLES.items()
     },
+    **_weights("", replace(NAVIGATION, steps=1000)),
+    **_weights("-raw", replace(NAVIGATION_RAW, steps=1500)),
 }
 
 

@@ -26,6 +26,7 @@ from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS, PAPER_NAVIGATION, 
 from dtsn.pages import NORMAL, configuration, table, write_text
 
 Rows = dict[str, NDArray[np.int64]]  # column -> [episodes]
+Curves = Mapping[int, Mapping[str, NDArray[np.float64]]]  # seed -> column -> [points]
 
 COLUMNS = ("level", "exits", "success", "collision", "steps", "optimal_steps")
 SOLVERS = ("qnet", "search", "treeqn", "dtsn")
@@ -170,9 +171,10 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
     }
     curves = {
         variant: {int(path.stem.removeprefix("seed-")): read_curve(path) for path in paths}
-        for variant in SOLVERS
+        for variant in (*SOLVERS, *(name for name, row in NAVIGATION_VARIANTS.items() if not row.tested))
         if (paths := sorted(folder.glob(f"curves/{variant}/seed-*.csv")))
     }
+    tried = {name: curves.pop(name) for name in list(curves) if name not in SOLVERS}
     meta = json.loads(text) if (text := _text(folder / "meta.json")) else {}
 
     written = [folder / "summary.json"]
@@ -187,14 +189,15 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
     shown = {f"figures/{name}": text for name, text in FIGURES.items() if (figures / name).exists()}
     source = Path(os.path.relpath(folder, out.parent)).as_posix()
     missing = missing_parts(summary, curves, meta)
-    write_text(out, navigation_page(summary, meta=meta, figures=shown, missing=missing, source=source))
+    page = navigation_page(summary, tried, meta=meta, figures=shown, missing=missing, source=source)
+    write_text(out, page)
     return [*written, out]
 
 
 def missing_parts(summary: Summary, curves: Mapping[str, Any], meta: Mapping[str, Any]) -> list[str]:
     """What a finished campaign has and this one has not, a line each."""
     lines = []
-    for variant in NAVIGATION_VARIANTS:
+    for variant in [name for name, row in NAVIGATION_VARIANTS.items() if row.tested]:
         cells = summary.get(variant, {})
         seeds = {seed for cell in cells.values() for seed in cell["seeds"]}
         absent = [key for key in _keys(variant) if key not in cells]
@@ -365,13 +368,17 @@ def verdict(findings: Sequence[Finding | None]) -> str:
 
 def navigation_page(
     summary: Summary,
+    tried: Mapping[str, Curves],
     *,
     meta: Mapping[str, Any],
     figures: Mapping[str, str],
     missing: Sequence[str],
     source: str,
 ) -> str:
-    """The results page in Markdown; ``source`` is the folder of the raw files as seen from the page."""
+    """The results page in Markdown; ``source`` is the folder of the raw files as seen from the page.
+
+    ``tried``: learning curves of the variants that are validated but not tested.
+    """
     both = ("2", "1")
     claims = [*solver_claims(), *ablation_claims(), *iteration_claims(), *acting_claims()]
     sections = [
@@ -432,6 +439,7 @@ def navigation_page(
         "## Seeds",
         "Success of every training run, by its last checkpoint.",
         _seeds_table(summary),
+        *_weights(tried),
         "## How they were made",
         *_setup(meta),
         "D-TSN's configuration; what other rows change is in `dtsn.experiments`:",
@@ -540,6 +548,37 @@ def _seeds_table(summary: Summary) -> str:
         for key, cell in cells.items()
     ]
     return table(("Variant", "Test", *(f"Seed {seed}" for seed in seeds)), rows)
+
+
+def _weights(tried: Mapping[str, Curves]) -> list[str]:
+    """What loss weights other than the chosen ones do, by validation levels at the end of training."""
+    if not tried:
+        return []
+    bases = {"": "default encoder", "-raw": "pooling encoder without augmentation"}
+    names = [name for name in NAVIGATION_VARIANTS if name.startswith("weights") and not name.endswith("-raw")]
+    rows = [
+        (_title(name), *(_validated(tried, name + suffix, exits) for suffix in bases for exits in "21"))
+        for name in names
+    ]
+    trained = (
+        f"{NAVIGATION_VARIANTS['weights' + suffix].train.steps} steps with the {base}"
+        for suffix, base in bases.items()
+    )
+    header = [f"{base.capitalize()}, {_scenario(exits)}" for base in bases.values() for exits in "21"]
+    return [
+        "## Loss weights",
+        "D-TSN with one weight changed by a factor of ten: success on *validation* levels, one number a "
+        f"training run, at the end of shorter runs of {' and '.join(trained)}. The chosen weights are those "
+        "of the configuration below.",
+        table(("Weights", *header), rows),
+    ]
+
+
+def _validated(tried: Mapping[str, Curves], variant: str, exits: str) -> str:
+    """Validation success at the last step of every run; those that have not got there do not count."""
+    steps = NAVIGATION_VARIANTS[variant].train.steps
+    ended = [curve for _, curve in sorted(tried.get(variant, {}).items()) if curve["step"][-1] == steps]
+    return ", ".join(_percent(float(curve[f"validation_success_{exits}"][-1])) for curve in ended) or "–"
 
 
 def _setup(meta: Mapping[str, Any]) -> list[str]:

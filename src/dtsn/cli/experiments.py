@@ -43,7 +43,7 @@ def reproduce(
     pick_device(campaign.device)  # an error now rather than in every run
     check_record(campaign)
     tasks = campaign.tasks()
-    waiting = [task for task in tasks if campaign.missing(*task)]
+    waiting = [task for task in tasks if not campaign.is_done(*task)]
     console().print(
         f"{len(waiting)} of {len(tasks)} runs to do, {jobs} at a time; "
         "on one core a run takes 5 to 20 minutes"
