@@ -40,7 +40,7 @@ TINY = dataclasses.replace(
 class ColourPool:
     """A stand-in for Procgen: the right action is the colour that is lit; an episode is 4 steps."""
 
-    def __init__(self, options: ProcgenOptions, num_envs: int, *, num_levels: int, seed: int) -> None:
+    def __init__(self, options: ProcgenOptions, num_envs: int, *, seed: int, **_: int) -> None:
         self.rng, self.num_envs, self.elapsed = np.random.default_rng(seed), num_envs, 0
 
     def reset(self) -> np.ndarray:
@@ -233,6 +233,22 @@ def test_an_experts_action_depends_on_its_episode_and_step_alone(colours: None, 
     )
     expected = load_expert(tmp_path).probabilities(frames[:1])[0]
     np.testing.assert_allclose(np.bincount(drawn, minlength=NUM_ACTIONS) / 4000, expected, atol=0.03)
+
+
+def test_an_expert_holds_its_actions_as_it_learned_to(colours: None, tmp_path: Path) -> None:
+    rows = list(train_expert(tmp_path, dataclasses.replace(TINY, action_repeat=3, steps=3 * TINY.steps)))
+    assert rows[-1]["step"] == 3 * TINY.steps
+    policy = load_expert(tmp_path).policy(seed=3, at_once=2)
+    rng, played = np.random.default_rng(0), []
+    for step in range(60):  # the second episode is a frame behind
+        frames = rng.integers(0, 256, (2, *FRAME_SHAPE), dtype=np.uint8)
+        there = slice(0, 2 if step else 1)
+        actions = policy(frames[there], np.arange(2)[there], np.array([step, step - 1])[there])
+        played.append([*np.asarray(actions), -1][:2])
+    first, second = np.array(played)[:, 0].reshape(-1, 3), np.array(played)[1:58, 1].reshape(-1, 3)
+    for holding in (first, second):
+        assert (holding == holding[:, :1]).all()
+        assert len(set(holding[:, 0])) > 3
 
 
 def test_procgen_itself_is_learned_from(tmp_path: Path) -> None:

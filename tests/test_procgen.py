@@ -114,6 +114,33 @@ def test_a_pool_shows_true_last_frames_and_known_levels() -> None:
     assert not np.array_equal(ProcgenPool(LEAPER, 8, num_levels=3, seed=6).reset(), frames)
 
 
+def test_a_pool_holds_actions_until_the_episode_ends() -> None:
+    pool, rng = ProcgenPool(LEAPER, 8, num_levels=3, seed=5, action_repeat=3), np.random.default_rng(0)
+    pool.reset()
+    decisions: list[list[int]] = [[] for _ in range(8)]
+    shown: list[list[np.ndarray]] = [[] for _ in range(8)]
+    gained, lengths = np.zeros(8), []
+    for _ in range(80):
+        chosen = rng.integers(NUM_ACTIONS, size=8)
+        step = pool.step(chosen)
+        gained += step.rewards
+        for slot in range(8):
+            decisions[slot].append(int(chosen[slot]))
+            shown[slot].append(step.last[slot])
+            if step.terminated[slot] or step.truncated[slot]:
+                # The same level by itself, each action played three times, gives the same episode.
+                told = iter(np.repeat(decisions[slot], 3).tolist())
+                level = int(step.levels[slot])
+                (played,) = play_levels(LEAPER, [(0, level)], lambda *_, told=told: [next(told)])
+                every_third = [*played.observations[3:-1:3], played.observations[-1]]
+                np.testing.assert_array_equal(shown[slot], every_third)
+                assert played.rewards.sum() == gained[slot]
+                assert played.complete == step.complete[slot]
+                lengths.append(len(played.actions))
+                decisions[slot], shown[slot], gained[slot] = [], [], 0
+    assert {length % 3 for length in lengths} == {0, 1, 2}  # episodes end while an action is held, too
+
+
 def test_gymnasium_plays_the_same_levels(alone: dict[int, Played]) -> None:
     env = gym.make("dtsn/Procgen-v0", game="leaper", render_mode="rgb_array")
     played = alone[2]
@@ -155,7 +182,7 @@ def test_bad_requests() -> None:
         split_range("dev")
     with pytest.raises(ValueError, match="num_levels is -1"):
         split_range("train", -1)
-    with pytest.raises(ValueError, match="num_envs is 0"):
+    with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
         ProcgenPool(LEAPER, 0)
     with pytest.raises(gym.error.ResetNeeded):
         gym.make("dtsn/Procgen-v0").unwrapped.step(0)

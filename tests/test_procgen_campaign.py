@@ -169,6 +169,21 @@ def test_records_keep_every_command_and_refuse_rows_of_another_budget(tmp_path, 
         check_record(first)
 
 
+def test_records_refuse_rows_of_another_expert(tmp_path, monkeypatch):
+    first = campaign(tmp_path)
+    write_meta(first, "dtsn one")
+    harder = {"leaper": replace(PROCGEN_BUDGETS["tiny"].expert, steps=2048)}
+    monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", replace(PROCGEN_BUDGETS["tiny"], harder=harder))
+    assert [first.numbers.expert_of(game).steps for game in ("maze", "leaper")] == [1024, 2048]
+    first.rows_path("maze", "expert", 0).parent.mkdir(parents=True)
+    first.rows_path("maze", "expert", 0).touch()
+    check_record(first)  # maze's is as it was
+    first.rows_path("leaper", "expert", 0).parent.mkdir(parents=True)
+    first.rows_path("leaper", "expert", 0).touch()
+    with pytest.raises(ValueError, match=r"leaper's expert\.steps is 2048, not 1024"):
+        check_record(first)
+
+
 def test_settings_of_records_are_json():
     settings = {"a": math.inf, "b": -math.inf, "c": "to Infinity", "d": (1, 2)}
     assert plain(settings) == {"a": "inf", "b": "-inf", "c": "to Infinity", "d": [1, 2]}

@@ -224,7 +224,9 @@ class PPGConfig:
     num_envs: int = 64
     """episodes side by side"""
     rollout: int = 256
-    """steps of each of them in an iteration"""
+    """actions of each of them in an iteration"""
+    action_repeat: int = 1
+    """frames that an action is held for: held longer, random ones explore farther, at no more computation"""
     minibatches: int = 8
     """of an iteration's steps"""
     policy_iterations: int = 32
@@ -247,6 +249,8 @@ class PPGConfig:
     """how far a probability ratio may go"""
     learning_rate: float = 5e-4
     """of Adam"""
+    auxiliary_learning_rate: float = 5e-4
+    """of Adam in auxiliary phases"""
     gradient_clip: float = math.inf
     """largest norm of a gradient step; the paper does not clip"""
     shared: bool = False
@@ -266,8 +270,9 @@ class PPGConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("steps", "num_envs", "rollout", "minibatches", "policy_iterations", "policy_epochs",
-                     "value_epochs", "latent", "checkpoint_every", "keep_checkpoints"):  # fmt: skip
+        for name in ("steps", "num_envs", "rollout", "action_repeat", "minibatches", "policy_iterations",
+                     "policy_epochs", "value_epochs", "latent", "checkpoint_every",
+                     "keep_checkpoints"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("num_levels", "auxiliary_epochs", "seed"):
@@ -283,24 +288,29 @@ class PPGConfig:
         for name in ("clone_weight", "entropy_weight", "clip"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
-        if not 0 < self.learning_rate < math.inf or not self.gradient_clip > 0:
-            raise ValueError(
-                f"learning_rate must be positive and finite and gradient_clip positive, "
-                f"got {self.learning_rate} and {self.gradient_clip}"
-            )
+        for name in ("learning_rate", "auxiliary_learning_rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        if not self.gradient_clip > 0:
+            raise ValueError(f"gradient_clip must be positive, got {self.gradient_clip}")
         for name, choices in (("encoder", get_args(FrameEncoder)), ("precision", get_args(Precision))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
 
     @property
     def batch(self) -> int:
-        """Environment steps of an iteration."""
+        """Decisions of an iteration."""
         return self.num_envs * self.rollout
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of an iteration, where no episode ends while an action is held."""
+        return self.batch * self.action_repeat
 
     @property
     def iterations(self) -> int:
         """Iterations that make at least ``steps``."""
-        return -(-self.steps // self.batch)
+        return -(-self.steps // self.steps_per_iteration)
 
 
 # What one core learns in minutes: a small shared network, short roll-outs, so many small updates and phases.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dtsn.config import (
@@ -182,6 +182,11 @@ class ProcgenBudget:
     train: TrainConfig
     levels: int  # to test on
     unfinished: tuple[str, ...] = ()  # games whose policy completes next to no level with this much training
+    harder: dict[str, PPGConfig] = field(default_factory=dict)  # policies of games that need other settings
+
+    def expert_of(self, game: str) -> PPGConfig:
+        """How the behaviour policy of a game is trained."""
+        return replace(self.harder.get(game, self.expert), game=game, mode=self.mode)
 
     def keep(self, game: str) -> Keep:
         """Which episodes go into a game's data set: the successful ones where there are any."""
@@ -227,6 +232,26 @@ PROCGEN_BUDGETS = {
         expert=replace(PPG_CPU, steps=409_600),
         episodes=500,
         unfinished=("bigfish", "starpilot"),
+        # Small fish and rare rewards: values must be learned before a policy can be. Hence a network that
+        # sees more, near rewards only, longer moves, and a policy that learns more slowly than the values.
+        harder={
+            "bigfish": replace(
+                PPG_CPU,
+                steps=5_242_880,
+                encoder="impala_fast",
+                action_repeat=4,
+                rollout=128,
+                minibatches=16,
+                policy_iterations=4,
+                policy_epochs=1,
+                auxiliary_epochs=2,
+                discount=0.9,
+                gae_lambda=0.9,
+                entropy_weight=0.01,
+                learning_rate=1e-4,
+                auxiliary_learning_rate=1e-3,
+            )
+        },
         train=TrainConfig(
             solver=_PROCGEN_DISCOUNTED,
             network=NetworkConfig(

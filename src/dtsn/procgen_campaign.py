@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,7 +102,8 @@ class ProcgenCampaign:
         for game in self.games:
             missing = self.missing(game)
             if any(player != "random" for player, _ in missing) and not self.data_path(game).exists():
-                seconds += budget.expert.steps / EXPERT_STEPS_PER_SECOND[budget.expert.encoder]
+                expert = budget.expert_of(game)
+                seconds += expert.steps / expert.action_repeat / EXPERT_STEPS_PER_SECOND[expert.encoder]
                 seconds += budget.episodes * 0.5
             for player, _ in missing:
                 kind = player.split("-")[0]
@@ -181,8 +182,8 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> None:
     from dtsn.experts import ppg
 
     run = campaign.runs / campaign.budget / game / "expert"
-    config = replace(campaign.numbers.expert, game=game, mode=campaign.numbers.mode)
     begun = latest_checkpoint(run / "checkpoints") is not None
+    config = campaign.numbers.expert_of(game)
     for _ in ppg.train_expert(run, config, resume=begun, device=campaign.device):
         pass
 
@@ -241,9 +242,13 @@ def record_path(campaign: ProcgenCampaign) -> Path:
 
 def check_record(campaign: ProcgenCampaign) -> None:
     """Refuse to go on with rows of other numbers under the same budget's name."""
-    path = record_path(campaign)
+    path, budget = record_path(campaign), campaign.numbers
     theirs = plain(read_record(path).get("numbers", {}))
-    differs = difference(theirs, plain(asdict(campaign.numbers)))
+    differs = difference(theirs, plain(asdict(budget)))
+    for game in (folder.parent.name for folder in path.parent.glob("*/expert")):
+        expert = theirs.get("harder", {}).get(game) or theirs.get("expert", {})
+        ours = plain(asdict(budget.harder.get(game, budget.expert)))
+        differs = differs or difference(expert, ours, f"{game}'s expert.")
     if differs and any(path.parent.glob("*/*/*.csv.gz")):
         raise ValueError(
             f"{path.parent} has rows of another {campaign.budget} budget ({differs}): "

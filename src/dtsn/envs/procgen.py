@@ -137,15 +137,17 @@ class ProcgenPool:
         num_levels: int = 0,
         seed: int = 0,
         threads: int = 1,
+        action_repeat: int = 1,
     ) -> None:
-        if num_envs < 1 or threads < 1:
-            raise ValueError(f"num_envs is {num_envs} and threads is {threads}; both must be at least 1")
+        for name, value in (("num_envs", num_envs), ("threads", threads), ("action_repeat", action_repeat)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if seed < 0:
             raise ValueError(f"seed is {seed}; it must not be negative")
         first, end = split_range(split, num_levels)
         # EnvPool seeds slot i by seed + i: mixed, lest neighbouring seeds share most of their levels.
         mixed = int(np.random.SeedSequence(seed).generate_state(1)[0]) >> 2
-        self.num_envs, self.options = num_envs, options
+        self.num_envs, self.options, self.action_repeat = num_envs, options, action_repeat
         self._pool = _make_pool(options, first, end - first, num_envs, mixed, threads)
 
     def reset(self) -> Bytes:
@@ -155,19 +157,30 @@ class ProcgenPool:
         return frames  # type: ignore[no-any-return]
 
     def step(self, actions: ArrayLike) -> Step:
-        """Play an action [N] in every slot; where an episode ends, the next one begins at once."""
+        """Play an action [N] in every slot; where an episode ends, the next one begins at once.
+
+        An action is held for `action_repeat` frames, or until its episode ends; rewards add up.
+        """
         actions = np.asarray(actions, np.int32)
-        frames, rewards, terminated, truncated, info = self._pool.step(actions)
-        levels, complete = self._levels, info["prev_level_complete"].astype(bool)
+        last, rewards, terminated, truncated, info = self._pool.step(actions)
+        complete = info["prev_level_complete"].astype(bool)
+        for _ in range(1, self.action_repeat):
+            going = np.flatnonzero(~(terminated | truncated)).astype(np.int32)
+            if not len(going):
+                break
+            frames, gained, terminated[going], truncated[going], info = self._pool.step(actions[going], going)
+            last[going] = frames
+            rewards[going] += gained
+            complete[going] = info["prev_level_complete"]
+        levels = self._levels
         ended = np.flatnonzero(terminated | truncated).astype(np.int32)
-        following = frames
+        following = last
         if len(ended):  # EnvPool resets a slot by its next step, whatever its action
-            following = frames.copy()
+            following = last.copy()
             following[ended], _, _, _, info = self._pool.step(actions[ended], ended)
             self._levels = levels.copy()
             self._levels[ended] = info["level_seed"]
-        rewards = rewards.astype(np.float32)
-        return Step(following, frames, rewards, terminated, truncated, complete, levels)
+        return Step(following, last, rewards.astype(np.float32), terminated, truncated, complete, levels)
 
 
 class Played(NamedTuple):

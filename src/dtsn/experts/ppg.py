@@ -129,7 +129,7 @@ def advantages(
 
 
 class Rollout(NamedTuple):
-    """One iteration's steps, F = T·N of them."""
+    """One iteration's decisions, F = T·N of them."""
 
     frames: Tensor  # [F, 3, 64, 64]
     actions: Tensor  # [F]
@@ -151,8 +151,11 @@ class PhasicPolicyGradient:
         # One for each phase, since Adam divides by the size of recent gradients: the value errors of an
         # auxiliary phase are so large that it would hardly move the policy for long after it.
         self.optimizers = {
-            name: torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
-            for name in ("optimizer", "auxiliary_optimizer")
+            name: torch.optim.Adam(self.network.parameters(), lr=rate)
+            for name, rate in (
+                ("optimizer", config.learning_rate),
+                ("auxiliary_optimizer", config.auxiliary_learning_rate),
+            )
         }
         self.scale = RewardScale(config.num_envs, config.discount)
         self.iteration = 0
@@ -167,13 +170,19 @@ class PhasicPolicyGradient:
     @property
     def step(self) -> int:
         """Environment steps made."""
-        return self.iteration * self.config.batch
+        return self.iteration * self.config.steps_per_iteration
 
     def run(self) -> Iterator[dict[str, float]]:
         """Train to the last iteration; yields each iteration's metrics once it is done."""
         config = self.config
         seed = int(np.random.SeedSequence([config.seed, self.iteration]).generate_state(1)[0])
-        pool = ProcgenPool(self.options, config.num_envs, num_levels=config.num_levels, seed=seed)
+        pool = ProcgenPool(
+            self.options,
+            config.num_envs,
+            num_levels=config.num_levels,
+            seed=seed,
+            action_repeat=config.action_repeat,
+        )
         frames = torch.from_numpy(pool.reset())
         running = np.zeros(config.num_envs)  # [N] return so far
         while self.iteration < config.iterations:
@@ -190,7 +199,7 @@ class PhasicPolicyGradient:
                 metrics |= self._auxiliary_phase(generator)
             self.iteration += 1
             self._remember()
-            metrics["fps"] = config.batch / (time.perf_counter() - began)
+            metrics["fps"] = config.steps_per_iteration / (time.perf_counter() - began)
             if self.episodes:
                 metrics["return"], metrics["success"] = (float(x) for x in np.mean(self.episodes, axis=0))
             yield {"step": self.step, **metrics}
@@ -402,14 +411,21 @@ class Expert:
         return logs.exp().cpu().double().numpy()  # type: ignore[no-any-return]
 
     def policy(self, seed: int, at_once: int) -> Policy:
-        """Actions sampled by (seed, episode, step) alone, for up to ``at_once`` episodes."""
+        """Actions sampled by (seed, episode, step) alone, for up to ``at_once`` episodes.
+
+        They are held for as many frames as when it learned.
+        """
+        held: dict[int, int] = {}  # by episode
 
         def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
             # Always as many rows, since the last bits of a product can depend on their number.
             rows = np.concatenate([frames, np.zeros((at_once - len(frames), *FRAME_SHAPE), np.uint8)])
             cumulative = self.probabilities(rows)[: len(frames)].cumsum(1)
             drawn = uniforms(seed, episodes, steps)[:, None] * cumulative[:, -1:]
-            return (cumulative <= drawn).sum(1)  # type: ignore[no-any-return]
+            chosen = (cumulative <= drawn).sum(1)
+            for row in np.flatnonzero(steps % self.config.action_repeat == 0):
+                held[int(episodes[row])] = int(chosen[row])
+            return np.array([held[int(episode)] for episode in episodes])
 
         return act
 
