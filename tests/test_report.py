@@ -221,7 +221,7 @@ def test_loss_weights_are_compared_by_runs_that_ended(tmp_path: Path) -> None:
             path.write_text(f"step,validation_success_2,validation_success_1\n{step},{two},{one}\n")
     build_navigation_report(tmp_path, out := tmp_path / "results.md")
     lines = out.read_text().split("## Loss weights")[1].split("## ")[0].splitlines()
-    assert "| as chosen | 90.0%, 70.0% | 80.0%, 60.0% | – | – |" in lines
+    assert "| as chosen: λ = (0.1, 1, 0.1, 1), REINFORCE = 1 | 90.0%, 70.0% | 80.0%, 60.0% | – | – |" in lines
     assert "| λ1 = 0.01 | – | – | 50.0% | 0.0% |" in lines
     assert "| λ2 = 10 | – | – | – | – |" in lines
 

@@ -85,7 +85,7 @@ _ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 # λ1 to λ4 and the REINFORCE weight on a log scale, one at a time around what was chosen.
 WEIGHTS_TRIED = {
     "q": ("λ1", (0.01, 1.0)),
-    "cql": ("λ2", (0.1, 10.0)),
+    "cql": ("λ2", (0.1, 10.0, 30.0)),
     "transition": ("λ3", (0.01, 1.0)),
     "reward": ("λ4", (0.1, 10.0)),
     "expansion": ("REINFORCE", (0.1, 10.0)),
@@ -94,7 +94,9 @@ WEIGHTS_TRIED = {
 
 def _weights(suffix: str, base: TrainConfig) -> dict[str, Variant]:
     """Shorter runs of D-TSN that tell loss weights apart."""
-    tried = {f"weights{suffix}": Variant("as chosen", base, tested=False)}
+    tried = {
+        f"weights{suffix}": Variant("as chosen: λ = (0.1, 1, 0.1, 1), REINFORCE = 1", base, tested=False)
+    }
     for term, (title, values) in WEIGHTS_TRIED.items():
         for value in values:
             train = _train(base=base, weights={term: value})

@@ -567,9 +567,8 @@ def _weights(tried: Mapping[str, Curves]) -> list[str]:
     header = [f"{base.capitalize()}, {_scenario(exits)}" for base in bases.values() for exits in "21"]
     return [
         "## Loss weights",
-        "D-TSN with one weight changed by a factor of ten: success on *validation* levels, one number a "
-        f"training run, at the end of shorter runs of {' and '.join(trained)}. The chosen weights are those "
-        "of the configuration below.",
+        "D-TSN with one weight changed at a time, on a log scale: success on *validation* levels, one number "
+        f"a training run, at the end of shorter runs of {' and '.join(trained)}.",
         table(("Weights", *header), rows),
     ]
 
