@@ -157,6 +157,7 @@ def test_figures_policies_and_run_times(tmp_path):
     page = out.read_text()
     assert "| D-TSN (T=10) | 1.25 | 5.1 | 6.84 | 1.5 |" in page
     assert "(all episodes in bigfish, starpilot:" in page
+    assert "409,600 environment steps a game (5,242,880 with other settings on bigfish); " in page
     assert "| coinrun | 8.5 |" in page  # the authors' behaviour policy
     gains = page.split("## Behaviour policies")[1].split("##")[0]
     assert all(f"| {game} |" in gains for game in games)

@@ -239,6 +239,7 @@ PROCGEN_BUDGETS = {
         harder={
             "bigfish": replace(
                 PPG_CPU,
+                game="bigfish",
                 steps=5_242_880,
                 encoder="impala_fast",
                 action_repeat=4,
