@@ -641,7 +641,7 @@ def test_rows_of_other_settings_do_not_pass_for_the_table(
     assert said == "dtsn reproduce\ndtsn reproduce again"
     other = replace(small_campaign.config("qnet", 0), learning_rate=0.5)
     monkeypatch.setattr(Campaign, "config", lambda *_: other)
-    with pytest.raises(ValueError, match="rows of qnet that were made with other settings"):
+    with pytest.raises(ValueError, match="rows or curves of qnet that were made with other settings"):
         campaign.check_record(small_campaign)
 
 

@@ -78,6 +78,17 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.main()
 
 
+def test_bigfishs_command_is_the_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dtsn.experiments import PROCGEN_BUDGETS
+    from dtsn.experts import ppg
+
+    (command,) = [block for block in blocks("procgen.md", "sh") if "--game bigfish" in block]
+    asked = []
+    monkeypatch.setattr(ppg, "train_expert", lambda run, config, **_: asked.append(config) or iter(()))
+    run(command.replace("\\\n", " "), monkeypatch)
+    assert asked == [PROCGEN_BUDGETS["cpu"].expert_of("bigfish")]
+
+
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
 def test_links_lead_somewhere(page: str) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:]*)(#[^):]*)?\)", (DOCS / page).read_text()):

@@ -40,7 +40,12 @@ TINY = dataclasses.replace(
 class ColourPool:
     """A stand-in for Procgen: the right action is the colour that is lit; an episode is 4 steps."""
 
-    def __init__(self, options: ProcgenOptions, num_envs: int, *, seed: int, **_: int) -> None:
+    held = 1  # frames, by the latest pool
+
+    def __init__(
+        self, options: ProcgenOptions, num_envs: int, *, num_levels: int, seed: int, action_repeat: int
+    ) -> None:
+        ColourPool.held = action_repeat
         self.rng, self.num_envs, self.elapsed = np.random.default_rng(seed), num_envs, 0
 
     def reset(self) -> np.ndarray:
@@ -155,6 +160,10 @@ def test_each_phase_has_its_own_optimiser_and_both_are_saved(colours: None, tmp_
         }
         assert steps == {"optimizer": {policy_steps}, "auxiliary_optimizer": {auxiliary_steps}}
 
+    other = PhasicPolicyGradient(dataclasses.replace(TINY, auxiliary_learning_rate=1e-3))
+    rates = {name: each.param_groups[0]["lr"] for name, each in other.optimizers.items()}
+    assert rates == {"optimizer": TINY.learning_rate, "auxiliary_optimizer": 1e-3}
+
     del learner._tensors["auxiliary_optimizer"]
     with pytest.raises(CheckpointError, match="one optimiser for both phases"):
         again.restore(learner.save(tmp_path / "earlier"))
@@ -235,9 +244,19 @@ def test_an_experts_action_depends_on_its_episode_and_step_alone(colours: None, 
     np.testing.assert_allclose(np.bincount(drawn, minlength=NUM_ACTIONS) / 4000, expected, atol=0.03)
 
 
+def test_an_earlier_run_had_one_learning_rate(colours: None, tmp_path: Path) -> None:
+    learner = PhasicPolicyGradient(
+        dataclasses.replace(TINY, learning_rate=1e-3, auxiliary_learning_rate=1e-3)
+    )
+    for name in ("action_repeat", "auxiliary_learning_rate"):
+        del learner._state["config"][name]  # type: ignore[attr-defined]
+    assert load_expert(learner.save(tmp_path)).config == learner.config
+
+
 def test_an_expert_holds_its_actions_as_it_learned_to(colours: None, tmp_path: Path) -> None:
     rows = list(train_expert(tmp_path, dataclasses.replace(TINY, action_repeat=3, steps=3 * TINY.steps)))
     assert rows[-1]["step"] == 3 * TINY.steps
+    assert ColourPool.held == 3
     policy = load_expert(tmp_path).policy(seed=3, at_once=2)
     rng, played = np.random.default_rng(0), []
     for step in range(60):  # the second episode is a frame behind
@@ -272,6 +291,7 @@ def test_games_and_modes_are_checked(tmp_path: Path, change: dict[str, object], 
 
 
 @pytest.mark.parametrize("change", [{"steps": 0}, {"minibatches": 3}, {"discount": 2.0}, {"encoder": "grid"},
+                                    {"action_repeat": 0}, {"auxiliary_learning_rate": 0.0},
                                     {"learning_rate": 0.0}, {"clip": -1.0}, {"seed": -1}])  # fmt: skip
 def test_settings_are_checked(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):

@@ -172,8 +172,8 @@ def test_records_keep_every_command_and_refuse_rows_of_another_budget(tmp_path, 
 def test_records_refuse_rows_of_another_expert(tmp_path, monkeypatch):
     first = campaign(tmp_path)
     write_meta(first, "dtsn one")
-    harder = {"leaper": replace(PROCGEN_BUDGETS["tiny"].expert, steps=2048)}
-    monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", replace(PROCGEN_BUDGETS["tiny"], harder=harder))
+    others = {"leaper": replace(PROCGEN_BUDGETS["tiny"].expert, game="leaper", steps=2048)}
+    monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", replace(PROCGEN_BUDGETS["tiny"], other_experts=others))
     assert [first.numbers.expert_of(game).steps for game in ("maze", "leaper")] == [1024, 2048]
     first.rows_path("maze", "expert", 0).parent.mkdir(parents=True)
     first.rows_path("maze", "expert", 0).touch()

@@ -219,9 +219,12 @@ def test_loss_weights_are_compared_by_runs_that_ended(tmp_path: Path) -> None:
             path = tmp_path / "navigation" / "curves" / variant / f"seed-{seed}.csv"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"step,validation_success_2,validation_success_1\n{step},{two},{one}\n")
+    begun = tmp_path / "navigation" / "curves" / "weights-cql-10" / "seed-1.csv"
+    begun.write_text("step,validation_success_2,validation_success_1\n")
     build_navigation_report(tmp_path, out := tmp_path / "results.md")
     lines = out.read_text().split("## Loss weights")[1].split("## ")[0].splitlines()
-    assert "| as chosen: λ = (0.1, 1, 0.1, 1), REINFORCE = 1 | 90.0%, 70.0% | 80.0%, 60.0% | – | – |" in lines
+    chosen = "λ1 = 0.1, λ2 = 1, λ3 = 0.1, λ4 = 1, REINFORCE = 1"
+    assert f"| as chosen: {chosen} | 90.0%, 70.0% | 80.0%, 60.0% | – | – |" in lines
     assert "| λ1 = 0.01 | – | – | 50.0% | 0.0% |" in lines
     assert "| λ2 = 10 | – | – | – | – |" in lines
 

@@ -34,7 +34,7 @@ class Campaign:
     """What to run and where to put it."""
 
     variants: tuple[str, ...] = tuple(name for name, row in NAVIGATION_VARIANTS.items() if row.tested)
-    """rows of the tables; those named weights… search the loss weights, on validation levels alone"""
+    """rows of the tables; weights-q-0.01-raw and the like search loss weights, on validation levels alone"""
     seeds: int = 3
     """training runs of each of the four solvers, seeds 0 and up"""
     ablation_seeds: int = 1
@@ -111,7 +111,8 @@ class Campaign:
         """Whether nothing of a run is left to do."""
         if NAVIGATION_VARIANTS[variant].tested:
             return not self.missing(variant, seed)
-        return self.config(variant, seed).steps in _Curve(self.curve_path(variant, seed)).steps()
+        trained = max(_Curve(self.curve_path(variant, seed)).steps(), default=None)
+        return trained == self.config(variant, seed).steps
 
 
 def _count_rows(path: Path) -> int:
@@ -249,8 +250,8 @@ def check_record(campaign: Campaign) -> None:
         made = [campaign.results.glob(f"{kind}/{name}/**/*.csv*") for kind in ("rows", "curves")]
         if differs and any(map(any, made)):
             raise ValueError(
-                f"{campaign.results} has rows of {name} that were made with other settings ({differs}): "
-                "move them away or use another --results folder"
+                f"{campaign.results} has rows or curves of {name} that were made with other settings "
+                f"({differs}): move them away or use another --results folder"
             )
 
 

@@ -108,6 +108,13 @@ def play_navigation(seeds: Ints, options: NavigationOptions, rng: np.random.Gene
         )
 
 
+def _described(expert: Expert) -> dict[str, Any]:
+    known: dict[str, Any] = {"steps": expert.step, "sha256": expert.sha256}
+    if expert.config.action_repeat > 1:
+        known["action_repeat"] = expert.config.action_repeat
+    return known
+
+
 def collect_procgen(
     path: str | Path,
     options: ProcgenOptions,
@@ -150,7 +157,7 @@ def collect_procgen(
         "discount": discount,
         "provenance": {
             "policy": "random" if expert is None else "ppg",
-            "expert": None if expert is None else {"steps": expert.step, "sha256": expert.sha256},
+            "expert": None if expert is None else _described(expert),
             "keep": keep,
             "split": "train",
             "num_levels": num_levels,

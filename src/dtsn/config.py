@@ -226,21 +226,21 @@ class PPGConfig:
     rollout: int = 256
     """actions of each of them in an iteration"""
     action_repeat: int = 1
-    """frames that an action is held for: held longer, random ones explore farther, at no more computation"""
+    """frames that an action is held for: held longer, random ones explore farther"""
     minibatches: int = 8
-    """of an iteration's steps"""
+    """of an iteration's actions"""
     policy_iterations: int = 32
     """N_π: iterations before an auxiliary phase"""
     policy_epochs: int = 1
-    """E_π: passes over an iteration's steps for the policy"""
+    """E_π: passes over an iteration's actions for the policy"""
     value_epochs: int = 1
     """E_V: the same for the value network; a shared network takes the larger of the two for both"""
     auxiliary_epochs: int = 6
-    """E_aux: passes over all steps of the phase"""
+    """E_aux: passes over all actions of the phase"""
     clone_weight: float = 1.0
     """β_clone: keeps the policy where it is in an auxiliary phase"""
     discount: float = 0.999
-    """γ"""
+    """γ, from action to action"""
     gae_lambda: float = 0.95
     """λ of generalised advantage estimation"""
     entropy_weight: float = 0.01
@@ -248,7 +248,7 @@ class PPGConfig:
     clip: float = 0.2
     """how far a probability ratio may go"""
     learning_rate: float = 5e-4
-    """of Adam"""
+    """of Adam in policy phases"""
     auxiliary_learning_rate: float = 5e-4
     """of Adam in auxiliary phases"""
     gradient_clip: float = math.inf
@@ -309,7 +309,7 @@ class PPGConfig:
 
     @property
     def iterations(self) -> int:
-        """Iterations that make at least ``steps``."""
+        """Iterations for ``steps``, rounded up."""
         return -(-self.steps // self.steps_per_iteration)
 
 

@@ -44,7 +44,7 @@ class Variant:
     train: TrainConfig
     layout: str = "independent"  # of the exits, in training and testing
     act_iterations: tuple[int, ...] = ()  # searches to test seed 0 with, besides the one it was trained with
-    tested: bool = True  # on test levels; what settings are chosen by sees validation levels alone
+    tested: bool = True  # False: only validated, to choose settings by
 
     @property
     def solver(self) -> SolverConfig:
@@ -94,13 +94,13 @@ WEIGHTS_TRIED = {
 
 def _weights(suffix: str, base: TrainConfig) -> dict[str, Variant]:
     """Shorter runs of D-TSN that tell loss weights apart."""
-    tried = {
-        f"weights{suffix}": Variant("as chosen: λ = (0.1, 1, 0.1, 1), REINFORCE = 1", base, tested=False)
-    }
-    for term, (title, values) in WEIGHTS_TRIED.items():
+    chosen = vars(base.solver.weights)
+    title = ", ".join(f"{symbol} = {chosen[term]:g}" for term, (symbol, _) in WEIGHTS_TRIED.items())
+    tried = {f"weights{suffix}": Variant(f"as chosen: {title}", base, tested=False)}
+    for term, (symbol, values) in WEIGHTS_TRIED.items():
         for value in values:
             train = _train(base=base, weights={term: value})
-            tried[f"weights-{term}-{value:g}{suffix}"] = Variant(f"{title} = {value:g}", train, tested=False)
+            tried[f"weights-{term}-{value:g}{suffix}"] = Variant(f"{symbol} = {value:g}", train, tested=False)
     return tried
 
 
@@ -184,11 +184,11 @@ class ProcgenBudget:
     train: TrainConfig
     levels: int  # to test on
     unfinished: tuple[str, ...] = ()  # games whose policy completes next to no level with this much training
-    harder: dict[str, PPGConfig] = field(default_factory=dict)  # policies of games that need other settings
+    other_experts: dict[str, PPGConfig] = field(default_factory=dict)  # of games that need other settings
 
     def expert_of(self, game: str) -> PPGConfig:
         """How the behaviour policy of a game is trained."""
-        return replace(self.harder.get(game, self.expert), game=game, mode=self.mode)
+        return replace(self.other_experts.get(game, self.expert), game=game, mode=self.mode)
 
     def keep(self, game: str) -> Keep:
         """Which episodes go into a game's data set: the successful ones where there are any."""
@@ -236,7 +236,7 @@ PROCGEN_BUDGETS = {
         unfinished=("bigfish", "starpilot"),
         # Small fish and rare rewards: values must be learned before a policy can be. Hence a network that
         # sees more, near rewards only, longer moves, and a policy that learns more slowly than the values.
-        harder={
+        other_experts={
             "bigfish": replace(
                 PPG_CPU,
                 game="bigfish",

@@ -246,9 +246,9 @@ def check_record(campaign: ProcgenCampaign) -> None:
     theirs = plain(read_record(path).get("numbers", {}))
     differs = difference(theirs, plain(asdict(budget)))
     for game in (folder.parent.name for folder in path.parent.glob("*/expert")):
-        expert = theirs.get("harder", {}).get(game) or theirs.get("expert", {})
-        ours = plain(asdict(budget.harder.get(game, budget.expert)))
-        differs = differs or difference(expert, ours, f"{game}'s expert.")
+        expert = theirs.get("other_experts", {}).get(game) or theirs.get("expert", {})
+        ours = plain(asdict(budget.expert_of(game)))
+        differs = differs or difference(expert, ours | {"game": expert.get("game")}, f"{game}'s expert.")
     if differs and any(path.parent.glob("*/*/*.csv.gz")):
         raise ValueError(
             f"{path.parent} has rows of another {campaign.budget} budget ({differs}): "

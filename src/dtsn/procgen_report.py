@@ -252,7 +252,7 @@ def procgen_page(
     sections = [
         f"# Procgen: results of the {budget} budget",
         f"Mode {numbers.mode}; behaviour policy: PPG, {numbers.expert.steps:,} environment steps a game"
-        f"{_longer(numbers, scores)}; "
+        f"{_trained_otherwise(numbers, scores)}; "
         f"data: {numbers.episodes} successful episodes{_kept(numbers, list(scores))}, returns discounted by "
         f"{numbers.train.solver.discount:g}; training: {numbers.train.steps:,} steps at batch "
         f"{numbers.train.batch_size} for every solver, {_runs(summary, solvers)}; tests: an episode on each "
@@ -334,11 +334,11 @@ def _runs(summary: Mapping[str, Any], solvers: Sequence[str]) -> str:
     )
 
 
-def _longer(numbers: ProcgenBudget, scores: Scores) -> str:
+def _trained_otherwise(numbers: ProcgenBudget, scores: Scores) -> str:
     """Which behaviour policies were trained otherwise."""
     others = [
         f"{expert.steps:,} with other settings on {game}"
-        for game, expert in numbers.harder.items()
+        for game, expert in numbers.other_experts.items()
         if "expert" in scores.get(game, {})
     ]
     return f" ({', '.join(others)})" if others else ""

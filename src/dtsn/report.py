@@ -576,7 +576,7 @@ def _weights(tried: Mapping[str, Curves]) -> list[str]:
 def _validated(tried: Mapping[str, Curves], variant: str, exits: str) -> str:
     """Validation success at the last step of every run; those that have not got there do not count."""
     steps = NAVIGATION_VARIANTS[variant].train.steps
-    ended = [curve for _, curve in sorted(tried.get(variant, {}).items()) if curve["step"][-1] == steps]
+    ended = [curve for _, curve in sorted(tried.get(variant, {}).items()) if steps in curve["step"][-1:]]
     return ", ".join(_percent(float(curve[f"validation_success_{exits}"][-1])) for curve in ended) or "–"
 
 

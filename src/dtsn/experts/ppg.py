@@ -169,7 +169,7 @@ class PhasicPolicyGradient:
 
     @property
     def step(self) -> int:
-        """Environment steps made."""
+        """Environment steps made, with the frames that an episode's end took from a held action."""
         return self.iteration * self.config.steps_per_iteration
 
     def run(self) -> Iterator[dict[str, float]]:
@@ -292,7 +292,8 @@ class PhasicPolicyGradient:
     def _update(self, loss: Tensor, optimizer: str) -> None:
         if not math.isfinite(float(loss.detach())):
             raise ArithmeticError(
-                f"the loss is {float(loss.detach())} after {self.step} steps: try a smaller learning_rate"
+                f"the loss is {float(loss.detach())} after {self.step} steps: try a smaller "
+                + ("learning_rate" if optimizer == "optimizer" else "auxiliary_learning_rate")
             )
         self.optimizers[optimizer].zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -462,7 +463,8 @@ def _config_of(path: Path, state: dict[str, Any]) -> PPGConfig:
     if state.get("kind") != "ppg":
         raise CheckpointError(f"{path} is not an expert's checkpoint: give a run of dtsn expert")
     try:
-        values = state["config"]
-        return PPGConfig(**values | {"gradient_clip": float(values["gradient_clip"])})
+        values = state["config"] | {"gradient_clip": float(state["config"]["gradient_clip"])}
+        # An earlier dtsn had one learning rate for both phases.
+        return PPGConfig(**{"auxiliary_learning_rate": values["learning_rate"]} | values)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} does not hold an expert of this dtsn version: {error}") from error
