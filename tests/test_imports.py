@@ -19,7 +19,6 @@ FORBIDDEN: dict[str, set[str]] = {
     "dtsn.spelling": {"dtsn.*", "torch", "numpy", "gymnasium"},
     "dtsn.config": {"dtsn.*", "torch", "numpy", "gymnasium"},
     "dtsn.search": {"dtsn.*"},  # a world model is only a protocol
-    "dtsn.one_tree": {"dtsn.*"},
     "dtsn.losses": {"dtsn.*"},
     "dtsn.networks": {"dtsn.*"},
     "dtsn.path_encoder": {"dtsn.*"},
@@ -41,8 +40,7 @@ FORBIDDEN: dict[str, set[str]] = {
 }
 ALLOWED = {
     "dtsn.config": {"dtsn.spelling"},
-    "dtsn.search": {"dtsn.config", "dtsn.one_tree"},
-    "dtsn.one_tree": {"dtsn.config", "dtsn.search"},  # of the latter a type alone
+    "dtsn.search": {"dtsn.config", "dtsn.search"},
     "dtsn.losses": {"dtsn.config"},
     "dtsn.networks": {"dtsn.config", "dtsn.path_encoder", "dtsn.world_model"},
     "dtsn.envs": {"dtsn.envs", "dtsn.spelling"},

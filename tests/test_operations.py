@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dtsn import search as search_module
 from dtsn.bench import Constant
-from dtsn.search import best_first_search, full_expansion
+from dtsn.search import backup, best_first_search, full, full_expansion
 from reference import random_model
 
 
@@ -70,7 +69,7 @@ def test_operations_do_not_depend_on_actions_and_rows(change: dict) -> None:
 
 
 def test_no_tensor_of_a_search_is_quadratic_in_its_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "BLOCK_ELEMENTS", 1 << 10)
+    monkeypatch.setattr(backup, "BLOCK_ELEMENTS", 1 << 10)
     forty, eighty = (operations(iterations, True).largest for iterations in (40, 80))
     assert eighty <= 2.2 * forty
 
@@ -79,7 +78,7 @@ def test_acting_makes_no_policy_and_no_q_values_of_unfinished_trees() -> None:
     model, latent = random_model(3), torch.randn(20, 5, dtype=torch.float64)
     with torch.no_grad():
         tree = best_first_search(model, latent, iterations=12)
-    assert "_backed_up" not in vars(tree)
+    assert "_outputs" not in vars(tree)
     assert torch.equal(tree.q, tree.q_values[:, -1])
     assert tree.log_probs.shape == (20, 12)
 
@@ -106,7 +105,7 @@ def test_full_expansion_in_parts_is_exact(
         return tree, torch.autograd.grad(loss, [latent, *model.parameters()])
 
     whole, grads = run()
-    monkeypatch.setattr(search_module, "LEAVES_AT_ONCE", 2 * 3**depth)
+    monkeypatch.setattr(full, "LEAVES_AT_ONCE", 2 * 3**depth)
     parts, grads_of_parts = run()
     for name in (
         "q",
@@ -125,7 +124,7 @@ def test_full_expansion_in_parts_is_exact(
 
 def test_full_expansion_in_parts_holds_no_more_than_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     model, latent = random_model(4), torch.randn(8, 5, dtype=torch.float64)
-    monkeypatch.setattr(search_module, "LEAVES_AT_ONCE", 4**4)
+    monkeypatch.setattr(full, "LEAVES_AT_ONCE", 4**4)
     with Counter() as counter:
         full_expansion(model, latent, depth=4).q.sum().backward()
     # The leaves of one row with their hidden layer of 7, or the tables of all rows.
