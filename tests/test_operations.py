@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtsn.bench import Constant
-from dtsn.search import backup, best_first_search, full, full_expansion
+from dtsn.search import Expansion, backup, best_first_search, full, full_expansion
 from reference import random_model
 
 
@@ -28,11 +28,13 @@ class Counter(TorchDispatchMode):
         return result
 
 
-def operations(iterations: int, grad: bool, actions: int = 4, rows: int = 2, **options) -> Counter:
+def operations(
+    iterations: int, grad: bool, actions: int = 4, rows: int = 2, model_class=Constant, **options
+) -> Counter:
     """Of a search with a model that costs nothing: every operation left is the search's own."""
     latent = torch.randn(rows, 5, dtype=torch.float64)
     with torch.set_grad_enabled(grad):
-        model = Constant(random_model(actions), latent)
+        model = model_class(random_model(actions), latent)
         with Counter() as counter:
             tree = best_first_search(model, latent, iterations=iterations, **options)
             if grad:
@@ -43,10 +45,10 @@ def operations(iterations: int, grad: bool, actions: int = 4, rows: int = 2, **o
 @pytest.mark.parametrize(
     ("grad", "options", "of_an_iteration", "besides"),
     [
-        (False, {}, 23, 45),
-        (False, {"rule": "greedy"}, 18, 45),
-        (False, {"discount": 0.9}, 32, 50),
-        (True, {}, 31, 220),
+        (False, {}, 22, 45),
+        (False, {"rule": "greedy"}, 17, 45),
+        (False, {"discount": 0.9}, 31, 50),
+        (True, {}, 30, 220),
     ],
 )
 def test_operations_of_a_search(grad: bool, options: dict, of_an_iteration: int, besides: int) -> None:
@@ -54,6 +56,21 @@ def test_operations_of_a_search(grad: bool, options: dict, of_an_iteration: int,
     ten, twenty = (operations(iterations, grad, **options).count for iterations in (10, 20))
     assert (twenty - ten) / 10 <= of_an_iteration
     assert 2 * ten - twenty <= besides
+
+
+class Masked(Constant):
+    """The same with masks, all valid and nothing an end."""
+
+    def expand(self, latent: Tensor) -> Expansion:
+        valid = torch.ones_like(self.reward, dtype=torch.bool)
+        return Expansion(self.children, self.reward, valid, ~valid)
+
+
+@pytest.mark.parametrize(("grad", "rows", "of_an_iteration"), [(False, 2, 50), (True, 2, 55), (False, 1, 8)])
+def test_operations_of_a_search_with_masks(grad: bool, rows: int, of_an_iteration: int) -> None:
+    operations(2, grad, rows=rows, model_class=Masked)
+    ten, twenty = (operations(n, grad, rows=rows, model_class=Masked).count for n in (10, 20))
+    assert (twenty - ten) / 10 <= of_an_iteration
 
 
 def test_operations_of_acting_for_one_row() -> None:

@@ -94,7 +94,7 @@ def test_q_of_an_invalid_action_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e9, 1e30])
-@pytest.mark.parametrize("temperature", [1e-30, 1e-20, 1e-3, 1e30, 1e300])
+@pytest.mark.parametrize("temperature", [1e-30, 1e-20, 1e-3, 1e30])
 def test_extreme_temperatures_give_log_probs(temperature: float, scale: float) -> None:
     model = random_model(3, seed=2).float()
     with torch.no_grad():
@@ -115,14 +115,12 @@ def test_extreme_temperatures_give_log_probs(temperature: float, scale: float) -
     assert not bool(alone.log_probs.isnan().any())
 
 
-@pytest.mark.parametrize("search", ["best_first", "full"])
-def test_an_empty_batch_is_refused(search: str) -> None:
+def test_an_empty_batch_is_refused() -> None:
     model, root = random_model(3), torch.empty(0, 5, dtype=torch.float64)
     with pytest.raises(ValueError, match="root must hold at least one row"):
-        if search == "full":
-            full_expansion(model, root, depth=2)
-        else:
-            best_first_search(model, root, iterations=2)
+        full_expansion(model, root, depth=2)
+    with pytest.raises(ValueError, match="root must hold at least one row"):
+        best_first_search(model, root, iterations=2)
 
 
 @pytest.mark.parametrize(

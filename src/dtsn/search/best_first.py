@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -61,9 +60,7 @@ def best_first_search(
     check_latent(root)
     iterations = checked_count("iterations", iterations)
     name = name_of(rule)
-    temperature = checked_number(
-        "temperature", temperature, 1e-30, sys.float_info.max, "be positive and finite (at least 1e-30)"
-    )
+    temperature = checked_number("temperature", temperature, 1e-30, 1e30, "lie in [1e-30, 1e30]")
     epsilon = checked_number("epsilon", epsilon, 0, 1, "lie in [0, 1]")
     discount = checked_discount(discount)
     check_uniforms(uniforms, len(root), iterations)

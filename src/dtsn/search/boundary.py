@@ -25,7 +25,7 @@ def checked_number(name: str, value: Any, low: float, high: float, wanted: str) 
     """An option that must be a plain number in [low, high]: gradients do not flow into it."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise ValueError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    if not low <= value <= high:
+    if not low <= float(value) <= high:
         raise ValueError(f"{name} must {wanted}, got {value}")
     return float(value)
 
