@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dtsn.search.backup import Timeline, back_up
+from dtsn.search.merging import Merging, merged_q
 from dtsn.search.slots import expansion_times, root_actions, slots_of
 
 # The ways to choose nodes for which log_probs are those of the choices made.
@@ -34,6 +35,7 @@ class SearchTree:
     temperature: float = 1.0  # of the softmax policy over the open set
     node_mask: Tensor | None = None  # [B, N] bool  which slots hold a node; None: all do
     terminal: Tensor | None = None  # [B, N] bool, or chances that the episode ends there; None: nowhere
+    merging: Merging | None = None  # which nodes are the same place, where such are merged
     # q_values [B, T, A] and log π [B, T] where they carry a gradient; otherwise made when asked for.
     backed_up: tuple[Tensor, Tensor] | None = None
 
@@ -41,9 +43,12 @@ class SearchTree:
     def _outputs(self) -> tuple[Tensor, Tensor]:
         if self.backed_up is not None:
             return self.backed_up
-        closed = None if self.terminal is None else is_end(self.terminal)
-        timeline = Timeline.of(self.selected, self.path_value.shape[1], self.node_mask, closed)
-        return back_up(self.reward, self.value, self.path_value, timeline, temperature=self.temperature)
+        alias = None if self.merging is None else self.merging.alias
+        nodes = self.path_value.shape[1]
+        timeline = Timeline.of(self.selected, nodes, self.node_mask, self.terminal, alias)
+        tables = self.reward, self.value, self.path_value, timeline
+        q_values, log_probs = back_up(*tables, temperature=self.temperature)
+        return q_values if self.merging is None else merged_q(*tables, self.merging), log_probs
 
     @property
     def q_values(self) -> Tensor:
@@ -125,10 +130,8 @@ class SearchTree:
 
     @cached_property
     def best_leaf(self) -> Tensor:
-        """``[B]`` the leaf with the largest path value: where the best path ends."""
+        """``[B]`` the leaf with the largest path value: where the best path ends.
+
+        In a merged tree that may be an alias: from there, the path goes on from the node it stands for.
+        """
         return self.path_value.masked_fill(~self.leaf, -torch.inf).argmax(1)
-
-
-def is_end(terminal: Tensor) -> Tensor:
-    """Where to stop for good: at ends, and where the episode ends more likely than not."""
-    return terminal if terminal.dtype == torch.bool else terminal.detach() > 0.5
