@@ -136,7 +136,7 @@ class RowTree:
         return best
 
     def _worth(self, canonical: list[int]) -> tuple[list[float], list[float]]:
-        """What leaves and aliases are worth (:mod:`dtsn.search.merging`), and path values of aliases alone."""
+        """What leaves and aliases are worth (:mod:`dtsn.search.merging`); path values of aliases alone."""
         aliases = [n for n, c in enumerate(canonical) if n != c]
         worth = self.path_value.copy()
         last_resort = len(worth) * [-math.inf]
