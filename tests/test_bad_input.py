@@ -30,19 +30,20 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from dtsn import cli
 from dtsn.batch import Batch
-from dtsn.campaign import Campaign
-from dtsn.checkpoint import CheckpointError, save_checkpoint
-from dtsn.collect import collect_navigation
+from dtsn.cli import main as cli
 from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data import Dataset, DatasetWriter
+from dtsn.data.dataset import Dataset, DatasetWriter
 from dtsn.envs.navigation import SPLITS, NavigationOptions
-from dtsn.evaluation import first_levels
-from dtsn.experiments import NAVIGATION_VARIANTS
+from dtsn.evaluation.episodes import first_levels
+from dtsn.experts.collect import collect_navigation
+from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
+from dtsn.reproduce.navigation.run import Campaign
 from dtsn.search import best_first_search, full_expansion
-from dtsn.solvers import Solver
-from dtsn.training import Trainer, config_from_dict, load_solver
+from dtsn.settings import config_from_dict
+from dtsn.solvers.solver import Solver
+from dtsn.training.checkpoint import CheckpointError, save_checkpoint
+from dtsn.training.trainer import Trainer, load_solver
 
 BATCH, SIZE, ACTIONS, T = 3, 4, 3, 4
 SPACE = Box(-1, 1, (SIZE,))
@@ -62,9 +63,7 @@ not_positive = st.one_of(st.floats(max_value=0), st.sampled_from([math.nan, math
 
 def make(name: str, space: Box = SPACE) -> Solver:
     network = NetworkConfig(latent=4, hidden=8)
-    return Solver.create(
-        name, space, Discrete(ACTIONS), config=SolverConfig(iterations=T), network=network, seed=0
-    )
+    return Solver.create(SolverConfig(name, iterations=T), space, Discrete(ACTIONS), network=network, seed=0)
 
 
 SOLVER = {name: make(name) for name in SOLVERS}
@@ -78,9 +77,9 @@ def batch_with(**changes: Tensor) -> Batch:
             "observation": OBS,
             "action": torch.tensor([0, 2, 1]),
             "reward": torch.ones(BATCH),
-            "q_value": torch.ones(BATCH),
+            "q_target": torch.ones(BATCH),
             "next_observation": -OBS,
-            "done": torch.zeros(BATCH, dtype=torch.bool),
+            "terminated": torch.zeros(BATCH, dtype=torch.bool),
         }
         | changes
     )
@@ -226,7 +225,7 @@ def test_action_dtype(name: str, dtype: torch.dtype) -> None:
 @cases
 @given(
     name=st.sampled_from(list(SOLVERS)),
-    field=st.sampled_from(["action", "reward", "q_value"]),
+    field=st.sampled_from(["action", "reward", "q_target"]),
     shape=shapes.filter(lambda shape: shape != (BATCH,)),
 )
 def test_shape_of_a_field(name: str, field: str, shape: tuple[int, ...]) -> None:
@@ -237,7 +236,7 @@ def test_shape_of_a_field(name: str, field: str, shape: tuple[int, ...]) -> None
 @cases
 @given(
     name=st.sampled_from(list(SOLVERS)),
-    field=st.sampled_from(["reward", "q_value"]),
+    field=st.sampled_from(["reward", "q_target"]),
     row=rows,
     value=not_finite,
 )
@@ -249,7 +248,7 @@ def test_reward_or_q_value_not_finite(name: str, field: str, row: int, value: fl
 
 
 @each_solver
-@pytest.mark.parametrize("field", ["reward", "q_value"])
+@pytest.mark.parametrize("field", ["reward", "q_target"])
 def test_complex_reward_or_q_value(name: str, field: str) -> None:
     with refused(field, torch.complex64):
         SOLVER[name].loss(batch_with(**{field: torch.ones(BATCH) * 1j}))

@@ -20,17 +20,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dtsn import campaign, cli, evaluation, processes
-from dtsn.campaign import SHOWN_LEVEL, Campaign, run_task
-from dtsn.checkpoint import latest_checkpoint, read_metrics
-from dtsn.collect import collect_navigation
+from dtsn import processes
+from dtsn.cli import main as cli
+from dtsn.cli.doctor import packages
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data import Dataset
-from dtsn.doctor import packages
+from dtsn.data.dataset import Dataset
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
-from dtsn.experiments import NAVIGATION_VARIANTS
-from dtsn.inspection import read_search
-from dtsn.training import load_solver
+from dtsn.evaluation import episodes as evaluation
+from dtsn.experts.collect import collect_navigation
+from dtsn.inspection.document import read_search
+from dtsn.pretrained import shipped
+from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
+from dtsn.reproduce.navigation import run as campaign
+from dtsn.reproduce.navigation.run import SHOWN_LEVEL, Campaign, run_task
+from dtsn.training.checkpoint import latest_checkpoint, read_metrics
+from dtsn.training.trainer import load_solver
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")
 QNET = ("--data", "data.h5", "--solver.name", "qnet", *SMALL)
@@ -39,7 +43,7 @@ QNET = ("--data", "data.h5", "--solver.name", "qnet", *SMALL)
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """``dtsn ...`` in a process of its own, to which Ctrl-C can be sent."""
     return subprocess.Popen(
-        [sys.executable, "-m", "dtsn.cli", *arguments],
+        [sys.executable, "-m", "dtsn", *arguments],
         cwd=folder,
         env={**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -124,10 +128,10 @@ HELP = """
 import contextlib, io, json, sys, time
 seconds = []
 for command in sys.argv[1:]:
-    import dtsn.cli
+    from dtsn.cli.main import main
     sys.argv = ["dtsn", *command.split(), "--help"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        dtsn.cli.main()
+        main()
     seconds.append(time.process_time() - sum(seconds))
 slow = {"torch", "matplotlib", "PIL", "h5py", "minari", "fastapi", "uvicorn"} & set(sys.modules)
 print(json.dumps([seconds, sorted(slow)]))
@@ -242,7 +246,7 @@ def test_brackets_in_paths_are_brackets(folder: Path, inside: Callable[..., str]
 
 def test_plan_draws_pictures(folder: Path, inside: Callable[..., str]) -> None:
     assert "wrote tree.svg" in inside("plan", "--time", "2", "--iterations", "4", "--out", "tree.svg")
-    assert "wrote tree.png" in inside("plan", str(cli.shipped("qnet")), "--exits", "2", "--out", "tree.png")
+    assert "wrote tree.png" in inside("plan", str(shipped("qnet")), "--exits", "2", "--out", "tree.png")
     assert ElementTree.parse(folder / "tree.svg").getroot().tag.endswith("svg")
     with Image.open(folder / "tree.png") as picture:
         assert picture.width > 1000
@@ -258,7 +262,7 @@ def test_plan_of_an_observation(folder: Path, inside: Callable[..., str]) -> Non
 
 
 def test_play_shows_the_evaluated_episode(folder: Path, inside: Callable[..., str]) -> None:
-    solver = load_solver(cli.shipped("dtsn"))
+    solver = load_solver(shipped("dtsn"))
     cells = evaluation.trace_navigation(solver, SHOWN_LEVEL, NavigationOptions(exits=1))
     out = inside("play", "--delay", "0")
     assert out.count("step ") == len(cells) - 1
@@ -277,7 +281,7 @@ def test_play_in_a_terminal(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     slept: list[float] = []
-    monkeypatch.setattr("dtsn.textview.time.sleep", slept.append)
+    monkeypatch.setattr("dtsn.inspection.text.time.sleep", slept.append)
     out = inside("play", "--delay", "0.5")
     assert f"arrived after {len(slept)} steps" in out
     assert set(slept) == {0.5}
@@ -295,12 +299,12 @@ def test_doctor(folder: Path, inside: Callable[..., str], monkeypatch: pytest.Mo
     assert "the core works" in out
     assert sorted(folder.iterdir()) == before
 
-    monkeypatch.setattr("dtsn.doctor.EXPECTED", {"dtsn": 51})
+    monkeypatch.setattr("dtsn.cli.doctor.EXPECTED", {"dtsn": 51})
     out = inside("doctor", code=1)
     assert "bad     shipped dtsn" in out
     assert "1 of the findings above must be mended" in out
 
-    monkeypatch.setattr("dtsn.doctor.PRETRAINED", folder)
+    monkeypatch.setattr("dtsn.pretrained.FOLDER", folder)
     assert "does not work" in inside("doctor", code=1)
     assert "cannot write to" in inside("doctor", "--folder", "missing", code=1)
 
@@ -396,7 +400,7 @@ def test_interrupt_before_the_first_step_claims_no_checkpoint(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dtsn.training.Trainer.update", interrupted)
+    monkeypatch.setattr("dtsn.training.trainer.Trainer.update", interrupted)
     out = inside("train", *QNET, "--run", "run", code=130)
     assert newest(folder / "run") == 0
     assert "checkpoint saved" not in out
@@ -516,8 +520,8 @@ def test_interrupts_are_explained(inside: Callable[..., str], monkeypatch: pytes
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dtsn.evaluation.evaluate_navigation", interrupted)
-    monkeypatch.setattr("dtsn.inspection.describe_navigation", interrupted)
+    monkeypatch.setattr("dtsn.evaluation.episodes.evaluate_navigation", interrupted)
+    monkeypatch.setattr("dtsn.inspection.document.describe_navigation", interrupted)
     for command in ("eval", "plan", "play", "demo"):
         assert "the same command again starts anew" in inside(command, code=130)
 

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from dtsn.config import NetworkConfig
-from dtsn.networks import (
+from dtsn.models.networks import (
     ActionMLP,
     GridEncoder,
     ImpalaEncoder,

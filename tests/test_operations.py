@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtsn import search as search_module
-from dtsn.bench import Constant
+from dtsn.bench.measure import Constant
 from dtsn.search import best_first_search, full_expansion
 from reference import random_model
 

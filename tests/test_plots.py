@@ -10,8 +10,8 @@ import pytest
 
 from dtsn import plots
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels
-from dtsn.experiments import PAPER_NAVIGATION
 from dtsn.plots import Scene, Tree
+from dtsn.reproduce.experiments import PAPER_NAVIGATION
 
 
 def check_png(path: Path, at_least: int = 8_000) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dtsn import campaign as navigation
 from dtsn.envs.procgen import GAMES, load_envpool
-from dtsn.experiments import PROCGEN_BUDGETS
-from dtsn.procgen_campaign import ProcgenCampaign, check_record, run_game, write_curve, write_meta
-from dtsn.records import plain
+from dtsn.reproduce.experiments import PROCGEN_BUDGETS
+from dtsn.reproduce.navigation import run as navigation
+from dtsn.reproduce.procgen.run import ProcgenCampaign, check_record, run_game, write_curve, write_meta
+from dtsn.settings import plain
 
 
 def need_envpool():
@@ -80,7 +80,7 @@ def test_cost_counts_what_is_missing(tmp_path):
 
 
 def test_the_command_says_what_it_costs_and_suggests_names(monkeypatch, capsys, tmp_path):
-    from dtsn import cli
+    from dtsn.cli import main as cli
 
     one = campaign(tmp_path, games=("maze",), budget="cpu", solvers=("qnet", "search", "treeqn", "dtsn"))
     for test in one.tests():
@@ -98,7 +98,7 @@ def test_the_command_says_what_it_costs_and_suggests_names(monkeypatch, capsys, 
 
 
 def fails(monkeypatch, capsys, *arguments):
-    from dtsn import cli
+    from dtsn.cli import main as cli
 
     monkeypatch.setattr(sys, "argv", ["dtsn", *map(str, arguments)])
     with pytest.raises(SystemExit) as stop:
@@ -109,8 +109,8 @@ def fails(monkeypatch, capsys, *arguments):
 
 def test_commands_by_hand_and_what_they_refuse(tmp_path, monkeypatch, capsys):
     need_envpool()
-    from dtsn import cli
-    from dtsn.cli import shipped
+    from dtsn.cli import main as cli
+    from dtsn.pretrained import shipped
 
     data, run = tmp_path / "leaper.h5", tmp_path / "run"
     collected = ["--policy", "random", "--keep", "all", "--episodes", 2, "--out", data]

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from dtsn.evaluation import ProcgenRow, write_rows
-from dtsn.experiments import PAPER_PROCGEN, PAPER_PROCGEN_WINS, PROCGEN_BUDGETS
-from dtsn.procgen_report import (
+from dtsn.evaluation.episodes import ProcgenRow, write_rows
+from dtsn.reproduce.experiments import PAPER_PROCGEN, PAPER_PROCGEN_WINS, PROCGEN_BUDGETS
+from dtsn.reproduce.procgen.report import (
     alike,
     bootstrap,
     build_procgen_report,

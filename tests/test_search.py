@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from dtsn import search as search_module
-from dtsn.losses import cql_loss, expansion_loss, q_loss
 from dtsn.search import best_first_search, full_expansion
+from dtsn.solvers.losses import cql_loss, expansion_loss, q_loss
 from reference import all_trees, brute_force_full_tree, random_model, reference_search
 
 TOLERANCE = 1e-12

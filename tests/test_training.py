@@ -17,8 +17,17 @@ from typing import Any
 import pytest
 import torch
 
-from dtsn import solvers
-from dtsn.checkpoint import (
+from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
+from dtsn.data.dataset import Dataset
+from dtsn.envs.navigation import NavigationOptions
+from dtsn.experts.collect import collect_navigation
+from dtsn.reproduce.experiments import NAVIGATION, NAVIGATION_VARIANTS
+from dtsn.settings import config_from_dict
+from dtsn.solvers import solver as solvers
+from dtsn.solvers.losses import LossTerms
+from dtsn.solvers.solver import Solver
+from dtsn.storage import RunInUseError
+from dtsn.training.checkpoint import (
     CheckpointError,
     best_checkpoint,
     checkpoints,
@@ -28,18 +37,9 @@ from dtsn.checkpoint import (
     read_metrics,
     save_checkpoint,
 )
-from dtsn.collect import collect_navigation
-from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data import Dataset
-from dtsn.envs.navigation import NavigationOptions
-from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS
-from dtsn.losses import LossTerms
-from dtsn.run_lock import RunInUseError
-from dtsn.solvers import Solver
-from dtsn.training import (
+from dtsn.training.trainer import (
     DivergedError,
     Trainer,
-    config_from_dict,
     export_solver,
     load_solver,
     train_run,

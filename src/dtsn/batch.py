@@ -10,14 +10,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """B transitions (s, a, r, Q, s′, done) of the behaviour policy, on one device."""
+    """B transitions (s, a, r, Q, s′, terminated) of the behaviour policy, on one device."""
 
     observation: Tensor  # [B, ...]  s
     action: Tensor  # [B] int64  a
     reward: Tensor  # [B] float32  r
-    q_value: Tensor  # [B] float32  Q, the return-to-go from s
+    q_target: Tensor  # [B] float32  what Q(s, a) should be: the return-to-go from s, or a target of your own
     next_observation: Tensor  # [B, ...]  s′; for the last step of an episode the true last observation
-    done: Tensor  # [B] bool  the episode ended after this step
+    terminated: Tensor  # [B] bool  s′ ends the episode for good; False where it was only cut off
 
     def __len__(self) -> int:
         return self.action.shape[0]

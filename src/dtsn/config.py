@@ -40,19 +40,26 @@ def check_types(config: Any) -> None:
 
 
 @dataclass(frozen=True)
-class SolverRow:
-    """What makes a solver: its planners and its losses."""
+class SolverKind:
+    """What makes a solver: its planners and its losses; and how it is shown."""
 
-    train: PlannerName
-    act: PlannerName
+    title: str
+    colour: str
+    training_planner: PlannerName
+    acting_planner: PlannerName
     losses: tuple[str, ...]
 
 
+# In the order of the paper's tables.
 SOLVERS = {
-    "qnet": SolverRow("one_step", "one_step", ("q", "cql")),
-    "search": SolverRow("one_step", "best_first", ("q", "cql", "transition", "reward")),
-    "treeqn": SolverRow("full", "full", ("q", "cql", "reward")),
-    "dtsn": SolverRow("best_first", "best_first", ("q", "cql", "transition", "reward", "expansion")),
+    "qnet": SolverKind("Q-network", "#cf4a3f", "one_step", "one_step", ("q", "cql")),
+    "search": SolverKind(
+        "Model-based Search", "#dd9a22", "one_step", "best_first", ("q", "cql", "transition", "reward")
+    ),
+    "treeqn": SolverKind("TreeQN", "#8262b8", "full", "full", ("q", "cql", "reward")),
+    "dtsn": SolverKind(
+        "D-TSN", "#1f6fb4", "best_first", "best_first", ("q", "cql", "transition", "reward", "expansion")
+    ),
 }
 
 
@@ -101,7 +108,7 @@ class SolverConfig:
     weights: LossWeights = field(default_factory=LossWeights)
     """λ of the loss terms"""
     telescoping: bool = True
-    """credit each expansion with the change of the loss since; off: with the whole loss"""
+    """Return of expansion t in REINFORCE: L_T − L_{t−1} (telescoped, lower variance), or L_T if off."""
     target_decay: float = 0.99
     """α of the target encoder's moving average"""
 
@@ -141,7 +148,7 @@ class NetworkConfig:
     precision: Precision = "float32"
     """of the encoder; the search is always float32"""
     value_scale: float = 1.0
-    """factor on the value head's output: returns of tens are out of reach of a fresh network"""
+    """Multiplies the value head's output; set it to the rough magnitude of returns (Navigation: 10)."""
 
     def __post_init__(self) -> None:
         check_types(self)

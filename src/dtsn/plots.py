@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dtsn.envs.navigation import ACTION_NAMES, FLOOR, GOAL, MOVES, ROBOT, WALL, Bools, Ints, render_rgb
-from dtsn.experiments import PaperNumber
-from dtsn.pages import NORMAL
+from dtsn.arrays import Bools, Float64s, Ints
+from dtsn.envs.navigation import ACTION_NAMES, FLOOR, GOAL, MOVES, ROBOT, WALL, render_rgb
+from dtsn.reproduce.experiments import PaperNumber
+from dtsn.reproduce.markdown import NORMAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 
 DPI = 130
 INK, MUTED, RULE = "#22262e", "#6b7280", "#e3e5e8"  # text, secondary text, grid lines
@@ -91,7 +91,7 @@ def success_bars(
     return _save(figure, path)
 
 
-def learning_curves(curves: Mapping[str, Mapping[int, Mapping[str, Floats]]], path: Path) -> Path:
+def learning_curves(curves: Mapping[str, Mapping[int, Mapping[str, Float64s]]], path: Path) -> Path:
     """Validation success against training steps: seeds thin, their mean bold.
 
     ``curves`` is ``{solver: {seed: {"step": [n], "validation_success_2": [n], ...}}}``, NaN where a step
@@ -122,7 +122,9 @@ def learning_curves(curves: Mapping[str, Mapping[int, Mapping[str, Floats]]], pa
     return _save(figure, path)
 
 
-def procgen_scores(scores: Mapping[str, Mapping[str, Floats]], titles: Mapping[str, str], path: Path) -> Path:
+def procgen_scores(
+    scores: Mapping[str, Mapping[str, Float64s]], titles: Mapping[str, str], path: Path
+) -> Path:
     """A panel for each game: every player's mean score with its 95% interval."""
     players = [name for name in titles if any(name in of for of in scores.values())]
     panels = _panels(scores, 0.9 + 0.26 * len(players))
@@ -142,7 +144,7 @@ def procgen_scores(scores: Mapping[str, Mapping[str, Floats]], titles: Mapping[s
 
 
 def policy_curves(
-    curves: Mapping[str, Mapping[str, Floats]], random: Mapping[str, float], path: Path
+    curves: Mapping[str, Mapping[str, Float64s]], random: Mapping[str, float], path: Path
 ) -> Path:
     """A panel for each game: the behaviour policy's return while it learns, and random actions' (dashed).
 
@@ -306,7 +308,7 @@ def _draw_links(axes: Axes, tree: Tree, actions: Sequence[str], best: Sequence[i
     axes.margins(0.04, 0.1)
 
 
-def _columns(parent: Ints) -> Floats:
+def _columns(parent: Ints) -> Float64s:
     """Where from left to right each node stands, ``[N]``: leaves side by side, others amid their children."""
     children: list[list[int]] = [[] for _ in parent]
     for n in range(1, len(parent)):
@@ -452,7 +454,7 @@ def _draw_q_values(axes: Axes, q_values: NDArray[np.floating], names: Sequence[s
 # --- geometry ----------------------------------------------------------------------------------------
 
 
-def _layout(start: Ints, parent: Ints) -> tuple[Ints, Floats]:
+def _layout(start: Ints, parent: Ints) -> tuple[Ints, Float64s]:
     """The nodes' cells and where in them they are drawn, each ``[N, 2]``, from ``parent [N]``."""
     move = np.concatenate([[(0, 0)], MOVES[np.arange(len(parent) - 1) % len(MOVES)]])
     cells = np.tile(start, (len(parent), 1))
@@ -468,14 +470,14 @@ def _layout(start: Ints, parent: Ints) -> tuple[Ints, Floats]:
     return cells, place
 
 
-def _lane(cells: Ints, right: float) -> Floats:
+def _lane(cells: Ints, right: float) -> Float64s:
     """The line ``[n, 2]`` of a robot through ``cells``, driving ``right`` of their middle."""
     move = np.diff(cells, axis=0)
     move = move[np.any(move != 0, axis=1)]
     corners = cells[0] + np.concatenate([[(0, 0)], np.cumsum(move, axis=0)])
     side = right * np.stack([move[:, 1], -move[:, 0]], axis=1)  # to the right: east of north, south of east
     points = np.stack([corners[:-1] + side + 0.25 * move, corners[1:] + side - 0.25 * move], axis=1)
-    lane: Floats = np.concatenate([cells[:1], points.reshape(-1, 2), corners[-1:]])
+    lane: Float64s = np.concatenate([cells[:1], points.reshape(-1, 2), corners[-1:]])
     return lane
 
 
@@ -490,7 +492,7 @@ def _outcome(scene: Scene, cells: Ints) -> tuple[str, str]:
     return "o", f"still under way after {steps} steps"
 
 
-def _spread(wanted: ArrayLike, gap: float, low: float, high: float) -> Floats:
+def _spread(wanted: ArrayLike, gap: float, low: float, high: float) -> Float64s:
     """The positions nearest to ``wanted [n]`` within [low, high] that are at least ``gap`` apart."""
     heights = np.asarray(wanted, dtype=np.float64)
     order, count = np.argsort(heights, kind="stable"), len(heights)
@@ -505,7 +507,7 @@ def _spread(wanted: ArrayLike, gap: float, low: float, high: float) -> Floats:
     return spread
 
 
-def _validated(curve: Mapping[str, Floats], column: str) -> dict[float, float]:
+def _validated(curve: Mapping[str, Float64s], column: str) -> dict[float, float]:
     """Step -> validation success in percent, of the steps that were validated."""
     if column not in curve:
         return {}

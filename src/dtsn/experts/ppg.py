@@ -27,23 +27,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import dtsn
-from dtsn import checkpoint
-from dtsn.checkpoint import CheckpointError
+from dtsn.arrays import Bytes, Ints
 from dtsn.config import NetworkConfig, PPGConfig
-from dtsn.envs.navigation import draw
-from dtsn.envs.procgen import (
-    FRAME_SHAPE,
-    NUM_ACTIONS,
-    Bytes,
-    Ints,
-    Policy,
-    ProcgenOptions,
-    ProcgenPool,
-    split_range,
-)
-from dtsn.networks import make_encoder
-from dtsn.records import plain
-from dtsn.run_lock import RunLock
+from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, Policy, ProcgenOptions, ProcgenPool, split_range
+from dtsn.models.networks import make_encoder
+from dtsn.randomness import hashed_integers
+from dtsn.settings import plain
+from dtsn.storage import RunLock, replace_durably
+from dtsn.training import checkpoint
+from dtsn.training.checkpoint import CheckpointError
 
 REWARD_LIMIT = 10.0  # largest normalised reward
 RECENT = 100  # episodes that the reported return and success rate are means of
@@ -376,7 +368,7 @@ def _open_run(run: Path, learner: PhasicPolicyGradient, resume: bool) -> None:
         learner.restore(latest)
     checkpoint.truncate_metrics(run / "metrics.jsonl", learner.step)
     described = plain({"dtsn": dtsn.__version__, **dataclasses.asdict(learner.config)})
-    checkpoint.replace_durably(run / "config.json", json.dumps(described, indent=1).encode())
+    replace_durably(run / "config.json", json.dumps(described, indent=1).encode())
 
 
 def _logged(learner: PhasicPolicyGradient, run: Path, lock: RunLock) -> Iterator[dict[str, float]]:
@@ -433,8 +425,8 @@ class Expert:
 
 def uniforms(seed: int, episodes: Ints, steps: Ints) -> np.ndarray:
     """A number in [0, 1) for each row ``[B]``, by (seed, episode, step) alone."""
-    streams = draw(np.asarray(episodes), seed, 2**62)
-    return draw(streams + steps, 0, 2**53) / 2**53
+    streams = hashed_integers(np.asarray(episodes), seed, 2**62)
+    return hashed_integers(streams + steps, 0, 2**53) / 2**53
 
 
 def load_expert(folder: str | Path, device: str = "cpu") -> Expert:

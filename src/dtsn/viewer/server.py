@@ -2,7 +2,7 @@
 
 A client sends the whole question every time (which run, which level, the actions so far, how to search) and
 gets the hall (Navigation) or the frame (Procgen) as it is after those actions and the document of
-``dtsn.inspection`` for the next decision.
+``dtsn.inspection.document`` for the next decision.
 
 The server is meant for the person in front of it. It answers only to the host names it was started with,
 so that a foreign page cannot reach it by pointing a name of its own here, and refuses requests that
@@ -35,22 +35,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dtsn.checkpoint import CheckpointError, checkpoints, load_state
+from dtsn import pretrained
+from dtsn.arrays import Bytes
 from dtsn.config import SOLVERS, Rule
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels, step
-from dtsn.envs.procgen import (
-    FRAME_SHAPE,
-    GAMES,
-    NUM_ACTIONS,
-    SPLITS,
-    Bytes,
-    ProcgenEnv,
-    ProcgenOptions,
-)
+from dtsn.envs.procgen import FRAME_SHAPE, GAMES, NUM_ACTIONS, SPLITS, ProcgenEnv, ProcgenOptions
 from dtsn.experts.value_iteration import optimal_steps
-from dtsn.inspection import describe_navigation, describe_procgen
-from dtsn.solvers import Solver
-from dtsn.training import load_solver
+from dtsn.inspection.document import describe_navigation, describe_procgen
+from dtsn.solvers.solver import Solver
+from dtsn.training.checkpoint import CheckpointError, checkpoints, load_state
+from dtsn.training.trainer import load_solver
 
 MAX_ITERATIONS = 200
 MAX_ACTIONS = 1000  # of a Procgen episode: all of them are played again for every answer
@@ -61,7 +55,7 @@ MAX_WAITING = 8  # searches beside the one that runs
 SOLVERS_KEPT = 4
 
 PAGE = Path(__file__).parent / "page"
-PRETRAINED, SHIPPED = Path(__file__).parent.parent / "pretrained", "shipped"
+SHIPPED = "shipped"
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 HEADERS = {
@@ -283,7 +277,7 @@ class Library:
 
     def entries(self) -> list[dict[str, Any]]:
         """Name and search settings of every solver, those of the package first."""
-        found = [(f"{SHIPPED}/{path.name}", path) for path in sorted(PRETRAINED.glob("navigation-*"))]
+        found = [(f"{SHIPPED}/{path.name}", path) for path in sorted(pretrained.FOLDER.glob("navigation-*"))]
         found += [(path.relative_to(self.root).as_posix(), path) for path in self._folders()]
         return [described for name, path in found if (described := self._describe(name, path))]
 
@@ -304,8 +298,8 @@ class Library:
     def _find(self, name: str) -> Path:
         """The folder of a name. What lies outside is unknown, however the path gets there."""
         kind, _, rest = name.partition("/")
-        if kind == SHIPPED and rest in os.listdir(PRETRAINED):
-            return PRETRAINED / rest
+        if kind == SHIPPED and rest in os.listdir(pretrained.FOLDER):
+            return pretrained.FOLDER / rest
         try:
             path: Path | None = (self.root / name).resolve(strict=True)
         except (OSError, ValueError, RuntimeError):
@@ -341,7 +335,7 @@ class Library:
             if environment is None:
                 return None
             solver = state["config"]["solver"]
-            planner = SOLVERS[solver["name"]].act
+            planner = SOLVERS[solver["name"]].acting_planner
             iterations = solver["act_iterations"] or solver["iterations"]
             settings = {
                 "iterations": iterations,

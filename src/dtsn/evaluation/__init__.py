@@ -1,0 +1,1 @@
+"""Evaluation: batched roll-outs, one row per episode."""
