@@ -179,8 +179,8 @@ def _test_levels(count: int) -> Any:
 
 def train_expert(campaign: ProcgenCampaign, game: str) -> None:
     """Train the behaviour policy of a game, or go on with it."""
+    from dtsn.checkpoint import latest_checkpoint
     from dtsn.experts import ppg
-    from dtsn.training.checkpoint import latest_checkpoint
 
     run = campaign.runs / campaign.budget / game / "expert"
     begun = latest_checkpoint(run / "checkpoints") is not None
@@ -191,8 +191,8 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> None:
 
 def write_curve(campaign: ProcgenCampaign, game: str) -> None:
     """The behaviour policy's learning curve: return and success of its last 100 episodes at every step."""
+    from dtsn.checkpoint import read_metrics
     from dtsn.storage import replace_durably
-    from dtsn.training.checkpoint import read_metrics
 
     rows = read_metrics(campaign.metrics_path(game))
     lines = [f"{row['step']},{row['return']:.4f},{row['success']:.4f}" for row in rows if "return" in row]
