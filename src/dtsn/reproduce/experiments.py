@@ -185,6 +185,7 @@ class ProcgenBudget:
     levels: int  # to test on
     unfinished: tuple[str, ...] = ()  # games whose policy completes next to no level with this much training
     other_experts: dict[str, PPGConfig] = field(default_factory=dict)  # of games that need other settings
+    scripted: tuple[str, ...] = ()  # games played by a scripted expert, as learning takes too long
 
     def expert_of(self, game: str) -> PPGConfig:
         """How the behaviour policy of a game is trained."""
@@ -231,7 +232,7 @@ PROCGEN_BUDGETS = {
     # A few hours for four games on two cores.
     "cpu": ProcgenBudget(
         mode="easy",
-        expert=replace(PPG_CPU, steps=409_600),
+        expert=replace(PPG_CPU, steps=409_600, precision="bfloat16"),
         episodes=500,
         unfinished=("bigfish", "starpilot"),
         # Small fish and rare rewards: values must be learned before a policy can be. Hence a network that
@@ -241,6 +242,7 @@ PROCGEN_BUDGETS = {
                 PPG_CPU,
                 game="bigfish",
                 steps=5_242_880,
+                precision="bfloat16",
                 encoder="impala_fast",
                 action_repeat=4,
                 rollout=128,
@@ -265,6 +267,35 @@ PROCGEN_BUDGETS = {
             learning_rate=5e-4,
             search_warmup=300,
             checkpoint_every=250,
+        ),
+        levels=500,
+    ),
+    # Policies that can play, and solvers trained long enough to differ: some hours of a core for each game.
+    # All in float32, since bfloat16 is many times slower on a CPU without instructions for it.
+    "day": ProcgenBudget(
+        mode="easy",
+        # An action is held for two frames: random ones explore farther, and a decision costs the same.
+        expert=replace(
+            PPG_CPU,
+            steps=1_310_720,
+            encoder="impala_fast",
+            action_repeat=2,
+            policy_iterations=4,
+            policy_epochs=2,
+            auxiliary_epochs=1,
+            discount=0.98,
+            entropy_weight=0.01,
+            learning_rate=3e-4,
+        ),
+        episodes=500,
+        scripted=("maze",),
+        train=TrainConfig(
+            solver=_PROCGEN_DISCOUNTED,
+            network=NetworkConfig(encoder="impala_fast", latent=128, hidden=128, value_scale=10.0),
+            steps=5000,
+            batch_size=64,
+            learning_rate=5e-4,
+            search_warmup=500,
         ),
         levels=500,
     ),
