@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dtsn.envs.procgen import GAMES, ProcgenOptions, split_range
-from dtsn.processes import Job, prepare, run_jobs
-from dtsn.reproduce.experiments import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.processes import prepare
+from dtsn.reproduce.jobs import Job, LocalProcesses
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
 from dtsn.reproduce.records import read_record, write_record
 from dtsn.settings import difference, plain
 from dtsn.spelling import did_you_mean
@@ -107,7 +108,7 @@ class ProcgenCampaign:
                 seconds += expert.steps / expert.action_repeat / EXPERT_STEPS_PER_SECOND[expert.encoder]
                 seconds += budget.episodes * 0.5
             for player, _ in missing:
-                kind = player.split("-")[0]
+                kind = PROCGEN_VARIANTS[player].solver if player in PROCGEN_VARIANTS else player
                 seconds += budget.levels * SECONDS_PER_TEST[kind]
                 if kind in SECONDS_PER_SAMPLE[encoder]:
                     samples = budget.train.steps * budget.train.batch_size
@@ -131,12 +132,13 @@ def run_campaign(campaign: ProcgenCampaign, jobs: int = 2) -> Iterator[tuple[str
         for game in campaign.games
         if not campaign.is_done(game)
     }
-    yield from run_jobs(waiting, jobs)
+    yield from LocalProcesses(jobs).run(waiting)
 
 
 def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = print) -> None:
     """Everything that is missing of one game, in order."""
-    from dtsn.evaluation.episodes import GAMES_AT_ONCE, evaluate_procgen, solver_policy, write_rows
+    from dtsn.evaluation.procgen import GAMES_AT_ONCE, evaluate_procgen, solver_policy
+    from dtsn.evaluation.rows import write_rows
     from dtsn.experts.collect import random_policy
     from dtsn.experts.ppg import load_expert
     from dtsn.training.trainer import load_solver
