@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from dtsn.envs.procgen import GAMES, ProcgenOptions, split_range
 from dtsn.experts.behaviour import BehaviourPolicy, scripted_expert
-from dtsn.processes import Job, prepare, run_jobs
-from dtsn.reproduce.experiments import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.processes import prepare
+from dtsn.reproduce.jobs import Job, LocalProcesses
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
 from dtsn.reproduce.records import read_record, write_record
 from dtsn.settings import difference, plain
 from dtsn.spelling import did_you_mean
@@ -117,7 +118,7 @@ class ProcgenCampaign:
             if players - {"expert"} and not self.data_path(game).exists():
                 seconds += budget.episodes * 0.5
             for player, _ in missing:
-                kind = player.split("-")[0]
+                kind = PROCGEN_VARIANTS[player].solver if player in PROCGEN_VARIANTS else player
                 seconds += budget.levels * SECONDS_PER_TEST[kind]
                 if kind in SECONDS_PER_SAMPLE[encoder]:
                     samples = budget.train.steps * budget.train.batch_size
@@ -141,12 +142,13 @@ def run_campaign(campaign: ProcgenCampaign, jobs: int = 2) -> Iterator[tuple[str
         for game in campaign.games
         if not campaign.is_done(game)
     }
-    yield from run_jobs(waiting, jobs)
+    yield from LocalProcesses(jobs).run(waiting)
 
 
 def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = print) -> None:
     """Everything that is missing of one game, in order."""
-    from dtsn.evaluation.episodes import GAMES_AT_ONCE, evaluate_procgen, solver_policy, write_rows
+    from dtsn.evaluation.procgen import GAMES_AT_ONCE, evaluate_procgen, solver_policy
+    from dtsn.evaluation.rows import write_rows
     from dtsn.experts.collect import random_policy
     from dtsn.training.trainer import load_solver
 
@@ -265,7 +267,7 @@ def check_record(campaign: ProcgenCampaign) -> None:
     theirs, ours = read_record(path).get("numbers", {}), plain(asdict(campaign.numbers))
     for folder in sorted(each for each in path.parent.glob("*") if theirs and each.name in GAMES):
         players = {rows.parent.name for rows in folder.glob("*/*.csv.gz")}
-        differs = difference(*(_behind(numbers, folder.name, players) for numbers in (theirs, ours)))
+        differs = difference(_behind(theirs, folder.name, players), _behind(ours, folder.name, players))
         if differs:
             raise ValueError(
                 f"{folder} has rows of another {campaign.budget} budget ({differs}): "
