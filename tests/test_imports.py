@@ -16,7 +16,8 @@ ROOT = Path(dtsn.__file__).parent
 
 # Package or module below dtsn -> the ones it may import. Everything is bound: a new one needs a row here.
 FOUNDATION = {
-    "arrays", "batch", "checkpoint", "config", "errors", "processes", "randomness", "settings", "spelling", "storage",
+    "arrays", "batch", "checkpoint", "config", "errors", "processes", "randomness", "settings", "spelling",
+    "storage",
 }  # fmt: skip
 METHOD = {"search", "models", "solvers"}
 PACKAGES: dict[str, set[str]] = {
