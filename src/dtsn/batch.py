@@ -39,8 +39,8 @@ class Batch:
     def of(cls, mapping: Mapping[str, Any]) -> Batch:
         """Make a batch of tensors or NumPy arrays by field name; dtypes are converted, ``[B, 1]`` is ``[B]``.
 
-        ``q_target`` may be left out of a batch that gets one by ``dataclasses.replace``: until then it is NaN,
-        which ``solver.loss`` refuses.
+        ``q_target`` may be left out of a batch that gets one by ``dataclasses.replace``: until then it is
+        NaN, which ``solver.loss`` refuses.
         """
         names = [field.name for field in fields(cls)]
         missing = [name for name in names if name not in mapping and name != "q_target"]

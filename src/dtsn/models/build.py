@@ -132,9 +132,9 @@ def _encoder_name(space: gymnasium.spaces.Box, config: NetworkConfig) -> Encoder
         held = content(space)
         if held == "unknown":
             raise ValueError(
-                f"observations {shape} of {space.dtype} in [{space.low.min():g}, {space.high.max():g}] may be "
-                "maps or frames: name one of grid, paths, nature, impala_fast, impala, or bring an encoder "
-                "of your own"
+                f"observations {shape} of {space.dtype} in [{space.low.min():g}, {space.high.max():g}] "
+                "may be maps or frames: name one of grid, paths, nature, impala_fast, impala, "
+                "or bring an encoder of your own"
             )
         return "grid" if held == "planes" else "impala"
     if (name == "mlp") != (len(shape) == 1):

@@ -71,8 +71,8 @@ def flat_size(space: gymnasium.Space[Any]) -> int:
             return sum(flat_size(part) for _, part in parts(space))
         case _:
             raise ValueError(
-                f"observation_space must be made of Box, Discrete, MultiBinary, MultiDiscrete, Dict and Tuple, "
-                f"got {space}: bring an encoder of your own"
+                "observation_space must be made of Box, Discrete, MultiBinary, MultiDiscrete, Dict and "
+                f"Tuple, got {space}: encode its observations first"
             )
 
 
@@ -110,7 +110,7 @@ class Flatten(nn.Module):
             case spaces.Dict() | spaces.Tuple():
                 return torch.cat([self._flat(part, observation[key]) for key, part in parts(space)], 1)
             case _:
-                flat: Tensor = observation.flatten(1).to(dtype)
+                flat: Tensor = observation.reshape(observation.shape[0], -1).to(dtype)
                 return flat / BYTE if isinstance(space, spaces.Box) and is_bytes(space) else flat
 
 

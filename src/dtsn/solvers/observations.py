@@ -44,7 +44,7 @@ def read_rows(
     if tensor.is_floating_point():
         tensor = tensor.to(like.dtype)  # a finite float64 can be infinite in float32
         if not bool(tensor.isfinite().all()):
-            row = int((~tensor.isfinite()).flatten(1).any(1).nonzero()[0])
+            row = int((~tensor.isfinite()).reshape(tensor.shape[0], -1).any(1).nonzero()[0])
             raise ValueError(f"{name} {row} of the batch has NaN or infinite entries")
     if space is not None:
         check_choices(space, tensor, name)

@@ -98,11 +98,10 @@ def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder} does not hold a solver of this dtsn version: {error}") from error
     if saved.own_encoder != own_encoder:
-        raise ValueError(
-            f"{folder} holds a solver with an encoder of its maker's own: pass a module of that class as encoder="
-            if saved.own_encoder
-            else f"{folder} holds a solver with an encoder of dtsn's: leave out encoder="
-        )
+        kind, remedy = "dtsn's", "leave out encoder="
+        if saved.own_encoder:
+            kind, remedy = "its maker's", "pass a module of that class as encoder="
+        raise ValueError(f"{folder} holds a solver with an encoder of {kind}: {remedy}")
     return saved
 
 

@@ -273,9 +273,9 @@ class Solver(nn.Module):
     ) -> LossTerms:
         """The solver's loss, a mean over the batch.
 
-        ``iterations`` overrides T (a warm-up trains with T = 1); ``uniforms [B, T]`` or ``generator`` fix what
-        the search draws. ``weight [B]`` multiplies each sample's loss, as prioritised replay asks for; the
-        squared TD errors to prioritise by are ``terms["q"]``.
+        ``iterations`` overrides T (a warm-up trains with T = 1); ``uniforms [B, T]`` or ``generator`` fix
+        what the search draws. ``weight [B]`` multiplies each sample's loss, as prioritised replay asks for;
+        the squared TD errors to prioritise by are ``terms["q"]``.
         """
         if iterations is not None and iterations < 1:
             raise ValueError(f"iterations must be at least 1, got {iterations}")
@@ -295,7 +295,9 @@ class Solver(nn.Module):
         terms = {name: term[:, -1] for name, term in terms.items()}
         if "transition" in self.kind.losses:
             predicted = _of_action(tree.root_children, batch.action).tanh()
-            terms["transition"] = losses.transition_loss(predicted, self._target(batch.next_observation))
+            terms["transition"] = losses.transition_loss(
+                predicted, self._target(batch.next_observation, lead)
+            )
         if "reward" in self.kind.losses:
             terms["reward"] = losses.reward_loss(tree.root_rewards, batch.action, batch.reward)
         if "expansion" in self.kind.losses and weights.expansion:
@@ -348,17 +350,19 @@ class Solver(nn.Module):
         """T when acting."""
         return self.config.act_iterations or self.config.iterations
 
-    def _target(self, next_observation: Observation) -> Tensor:
+    def _target(self, next_observation: Observation, lead: tuple[int, ...]) -> Tensor:
         assert self.target_encoder is not None
         with torch.no_grad():
-            rows, _ = self._rows(next_observation, "next_observation", batched=True)
+            rows, found = self._rows(next_observation, "next_observation", batched=True)
+            if found != lead:
+                raise ValueError(f"next_observation must have {lead[0]} rows, got {found[0]}")
             target: Tensor = self.target_encoder(rows)
             return target.tanh()
 
     def _rows(
         self, observation: Any, name: str = "observation", batched: bool = False
     ) -> tuple[Observation, tuple[int, ...]]:
-        """Observations ``[B, ...]`` on the solver's device, and the leading dimensions that they came with."""
+        """Observations ``[B, ...]`` on the solver's device, and the leading dimensions they came with."""
         shape, space = self.observation_shape, self.observation_space
         try:
             rows, lead = read_rows(observation, space, shape, self._any_tensor(), name)
