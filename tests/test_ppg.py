@@ -21,7 +21,7 @@ from dtsn.experts.ppg import (
     load_expert,
     train_expert,
 )
-from dtsn.reproduce.experiments import PROCGEN_BUDGETS
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.storage import RunInUseError
 from dtsn.training.checkpoint import CheckpointError, checkpoints, latest_checkpoint
 
