@@ -39,12 +39,13 @@ PACKAGES: dict[str, set[str]] = {
     "experts": FOUNDATION | {"models", "envs", "data", "training"},
     "pretrained": set(),
     "evaluation": FOUNDATION | METHOD | {"envs", "experts"},
+    "drawing": FOUNDATION | {"envs"},
     "plots": FOUNDATION | {"envs", "reproduce"},
-    "inspection": FOUNDATION | METHOD | {"envs", "evaluation", "plots"},
+    "inspection": FOUNDATION | METHOD | {"drawing", "envs", "evaluation", "experts"},
     "viewer": FOUNDATION | METHOD | {"envs", "experts", "evaluation", "inspection", "pretrained", "training"},
     "reproduce": FOUNDATION
     | METHOD
-    | {"envs", "data", "experts", "training", "evaluation", "inspection", "plots"},
+    | {"envs", "data", "experts", "training", "evaluation", "inspection", "plots", "drawing"},
 }
 PACKAGES["bench"] = {*PACKAGES} - {"viewer"}
 PACKAGES["cli"] = {*PACKAGES, "cli"}
@@ -60,6 +61,7 @@ WITHOUT_TORCH = {
     "spelling",
     "storage",
     "plots",
+    "drawing",
 }
 
 

@@ -17,7 +17,7 @@ from dtsn.processes import prepare
 from dtsn.reproduce.navigation.run import SHOWN_LEVEL
 
 if TYPE_CHECKING:
-    from dtsn.inspection.document import Document
+    from dtsn.inspection import SearchDocument
 
 
 def plan(
@@ -62,7 +62,7 @@ def plan(
     if out is not None and out.suffix not in (".svg", ".png", ".json"):
         raise ValueError(f"out must end in .svg, .png or .json, got {out}")
     at_least_one(lines=lines)
-    from dtsn.inspection.document import describe_navigation, write_search
+    from dtsn.inspection import describe_navigation, write_search
     from dtsn.inspection.text import search_text
 
     prepare(threads)
@@ -79,16 +79,18 @@ def plan(
     if out.suffix == ".json":
         write_search(out, document)
     else:
-        from dtsn.plots import search_figure
+        from dtsn.inspection.figures import search_figure
 
         search_figure(document, out)
     again = f"dtsn plan --state {out}" if out.suffix == ".json" else "dtsn play"
     done(f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)", again)
 
 
-def plan_state(state: Path, run: Path | None, device: Device, seed: int, search: dict[str, Any]) -> Document:
+def plan_state(
+    state: Path, run: Path | None, device: Device, seed: int, search: dict[str, Any]
+) -> SearchDocument:
     """The search of a saved state: as it was written, or anew where something else is asked for."""
-    from dtsn.inspection.document import describe_observation, read_search, search_again
+    from dtsn.inspection import describe_observation, read_search, search_again
 
     if state.suffix == ".npy":
         return describe_observation(load(run, device), state, seed=seed, **search)
@@ -138,7 +140,7 @@ def play(
         raise ValueError(f"out must end in .gif, got {out}")
     if not 0 <= delay <= 60:
         raise ValueError(f"delay must be from 0 to 60 seconds, got {delay}")
-    from dtsn.inspection.document import watch_navigation
+    from dtsn.inspection import watch_navigation
 
     prepare(threads)
     options = NavigationOptions(exits=exits, exit_layout=exit_layout)
@@ -149,7 +151,7 @@ def play(
 
         steps, outcome = show_episode(decisions, console(), delay)
     else:
-        from dtsn.plots import episode_gif
+        from dtsn.inspection.figures import episode_gif
 
         frames = []
         with progress(f"playing level {level}") as update:

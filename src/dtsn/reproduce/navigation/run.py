@@ -219,16 +219,10 @@ def draw_paths(campaign: Campaign, suffix: str, path: Path) -> list[Path]:
 
 def draw_search(solver: Solver, level: int, path: Path) -> Path:
     """A picture of the first decision in a hall with one exit: the search tree on the hall."""
-    import torch
+    from dtsn.inspection import describe_navigation
+    from dtsn.inspection.figures import hall_figure
 
-    from dtsn.envs.navigation import make_levels, observe
-    from dtsn.plots import Scene, search_on_hall
-
-    start = make_levels([level], NAVIGATION_VARIANTS["dtsn"].options(1))
-    generator = torch.Generator(solver.device).manual_seed(0)
-    tree = solver.plan(observe(start.walls, start.goal, start.robot), generator=generator).row(0)
-    scene = Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0])
-    return search_on_hall(scene, tree, path)  # type: ignore[arg-type]
+    return hall_figure(describe_navigation(solver, level, NAVIGATION_VARIANTS["dtsn"].options(1)), path)
 
 
 def collect_data(folder: Path, layout: str) -> Path:
