@@ -6,6 +6,7 @@ import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 import tyro
 
@@ -166,6 +167,7 @@ def play(
 
 
 def view(
+    files: tyro.conf.Positional[tuple[Path, ...]] = (),
     runs: Path = Path("runs"),
     host: str = "127.0.0.1",
     port: int = 8765,
@@ -181,6 +183,7 @@ def view(
     Example: dtsn view --runs runs --open
 
     Args:
+        files: searches that dtsn plan or write_search wrote (.json), to open beside the runs.
         runs: folder with run folders; nothing outside of it is read.
         host: address to listen on; the default is reachable from this machine only.
         port: to listen on; 0 takes a free one.
@@ -188,7 +191,9 @@ def view(
         device: auto takes CUDA where there is one.
     """
     try:
-        from dtsn.viewer.server import is_loopback, serve
+        from dtsn.viewer.guard import is_loopback
+        from dtsn.viewer.library import Library
+        from dtsn.viewer.server import serve
     except ModuleNotFoundError as error:
         raise ImportError(
             f"dtsn view needs FastAPI, uvicorn and pillow ({error}): pip install 'dtsn[viewer]'"
@@ -201,10 +206,13 @@ def view(
                 f"warning: other machines that reach {host} can use it too: there is no password", flush=True
             )
         if browser:
-            webbrowser.open(address)
+            webbrowser.open(f"{address}#run=file/{quote(files[0].name)}" if files else address)
+
+    from dtsn.inspection import read_search
 
     prepare()
-    serve(runs, host, port, pick_device(device), ready)
+    documents = {path.name: read_search(path) for path in files}
+    serve(Library(runs, pick_device(device), documents=documents), host, port, ready)
     print("stopped")
 
 
