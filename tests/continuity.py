@@ -10,8 +10,8 @@ import sys
 import torch
 from torch import Tensor
 
-from dtsn.losses import q_loss
 from dtsn.search import best_first_search
+from dtsn.solvers.losses import q_loss
 from reference import all_trees, random_model, reference_search
 
 ACTIONS, ITERATIONS = 2, 3

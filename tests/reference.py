@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from dtsn.models.world_model import WorldModel
 from dtsn.search import Expansion, LatentModel
-from dtsn.world_model import WorldModel
 
 
 @dataclass
@@ -279,7 +279,7 @@ def random_model(
     actions: int, latent: tuple[int, ...] = (5,), seed: int = 0, scale: float = 1.0, hidden: int = 7
 ) -> WorldModel:
     """A small float64 world model with vector ``(D,)`` or map ``(C, H, W)`` latents; identity encoder."""
-    from dtsn.networks import ActionMLP, MapHead, MapTransition, ValueMLP
+    from dtsn.models.heads import ActionMLP, MapHead, MapTransition, ValueMLP
 
     torch.manual_seed(seed)
     parts: tuple[nn.Module, nn.Module, nn.Module]

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data import Dataset, DatasetWriter
-from dtsn.training import Trainer
+from dtsn.data.dataset import Dataset, DatasetWriter
+from dtsn.training.trainer import Trainer
 
 KEPT = ("env_id", "env_options", "num_actions", "discount")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from dtsn import bench
-from dtsn.bench import BareModules, Case, interleave, ratio, textbook_search
-from dtsn.bench_page import TARGETS, Target, performance_page, write_bench
+from dtsn.bench import measure as bench
+from dtsn.bench.measure import BareModules, Case, interleave, ratio, textbook_search
+from dtsn.bench.page import TARGETS, Target, performance_page, write_bench
 from dtsn.search import best_first_search
 from reference import random_model, reference_search
 

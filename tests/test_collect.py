@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 
 import dtsn.envs  # noqa: F401 (registers the environments)
-from dtsn import cli, collect
-from dtsn.collect import collect_navigation, collect_procgen
+from dtsn.cli import main as cli
 from dtsn.config import PPG_CPU
-from dtsn.data import Dataset, DatasetError
+from dtsn.data.dataset import Dataset, DatasetError
 from dtsn.envs.navigation import SPLITS, NavigationOptions, make_levels
 from dtsn.envs.procgen import Played, ProcgenOptions
+from dtsn.experts import collect
+from dtsn.experts.collect import collect_navigation, collect_procgen
 from dtsn.experts.ppg import load_expert, train_expert
 from dtsn.experts.value_iteration import optimal_q, optimal_steps, optimal_values
 
@@ -274,7 +275,7 @@ def test_commands(
 @pytest.mark.slow
 def test_a_killed_collection_goes_on(successes: Path, tmp_path: Path) -> None:
     asked = f"collect procgen --game leaper --policy random --episodes 4 --out {tmp_path / 'd.h5'}"
-    command = [sys.executable, "-m", "dtsn.cli", *asked.split()]
+    command = [sys.executable, "-m", "dtsn", *asked.split()]
     process = subprocess.Popen(command)
     while not list(tmp_path.glob(".d.h5.parts/episode-*.h5")) and process.poll() is None:
         time.sleep(0.01)

@@ -22,9 +22,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dtsn.data
+import dtsn.data.dataset
 from dtsn.batch import Batch
-from dtsn.data import (
+from dtsn.data.dataset import (
     BLOCK,
     PLAIN_ARRAYS,
     Dataset,
@@ -34,8 +34,8 @@ from dtsn.data import (
     grid_symmetries,
     returns_to_go,
 )
+from dtsn.data.exchange import export_minari, import_minari
 from dtsn.envs.navigation import make_levels, observe, step
-from dtsn.exchange import export_minari, import_minari
 
 ARRAYS = ("observations", *PLAIN_ARRAYS)
 FRAME = (2, 3)  # int32, so 24 bytes
@@ -167,7 +167,7 @@ def test_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
 import numpy as np
-from dtsn.data import DatasetWriter
+from dtsn.data.dataset import DatasetWriter
 with DatasetWriter(
     sys.argv[1], env_id="x", env_options={}, num_actions=2, observation_shape=(4,), overwrite=True
 ) as writer:
@@ -244,8 +244,12 @@ def test_every_transition_once_per_epoch(path: Path, cache_bytes: int) -> None:
                 rows = arrays["frames"][chosen[start : start + size]]
                 assert np.array_equal(batch.observation, arrays["observations"][rows])
                 assert np.array_equal(batch.next_observation, arrays["observations"][rows + 1])
-                for name in ("action", "q_value", "done"):
-                    expected = arrays[f"{name}s"][chosen[start : start + size]]
+                for name, stored in (
+                    ("action", "actions"),
+                    ("q_target", "q_values"),
+                    ("terminated", "dones"),
+                ):
+                    expected = arrays[stored][chosen[start : start + size]]
                     assert np.array_equal(getattr(batch, name), expected)
                 start += size
     assert not np.array_equal(orders[0], orders[1])
@@ -258,12 +262,12 @@ def test_batch_types_and_last_frame_of_an_episode(tmp_path: Path) -> None:
     with Dataset(write(tmp_path / "d.h5", make_episodes([4, 4]))) as dataset:
         batch = next(dataset.batches(8, seed=0))
     assert batch.observation.dtype == batch.next_observation.dtype == torch.int32
-    assert (batch.action.dtype, batch.done.dtype) == (torch.int64, torch.bool)
-    assert (batch.reward.dtype, batch.q_value.dtype) == (torch.float32, torch.float32)
+    assert (batch.action.dtype, batch.terminated.dtype) == (torch.int64, torch.bool)
+    assert (batch.reward.dtype, batch.q_target.dtype) == (torch.float32, torch.float32)
     last = batch.reward == 8  # the last step of the second, terminated episode
-    assert batch.done[last].item()
+    assert batch.terminated[last].item()
     assert (batch.next_observation[last] == 9).all()  # and not a frame of another episode
-    assert not batch.done[batch.reward == 4].item()  # the first one was cut off
+    assert not batch.terminated[batch.reward == 4].item()  # the first one was cut off
 
 
 @settings(max_examples=30, deadline=None)
@@ -422,21 +426,21 @@ def forge(source: Path, path: Path, change: Any, fields: dict[str, Any] | None =
     shutil.copy(source, path)
     with h5py.File(path, "r+") as file:
         change(file)
-        header = dtsn.data.json.loads(bytes(file.attrs["header"])) | (fields or {})
+        header = dtsn.data.dataset.json.loads(bytes(file.attrs["header"])) | (fields or {})
         for name in ARRAYS:
             kind = file.get(name, getclass=True, getlink=True)
             if kind is h5py.HardLink and isinstance(file[name], h5py.Dataset) and file[name].size < 10**6:
-                digest = dtsn.data.hashlib.sha256(np.ascontiguousarray(file[name][:]))
-                header["sha256"][name] = dtsn.data._sealed(digest, file[name])
-        text = dtsn.data._to_json(header)
+                digest = dtsn.data.dataset.hashlib.sha256(np.ascontiguousarray(file[name][:]))
+                header["sha256"][name] = dtsn.data.dataset._sealed(digest, file[name])
+        text = dtsn.data.dataset._to_json(header)
         file.attrs["header"] = np.bytes_(text)
-        file.attrs["header_sha256"] = np.bytes_(dtsn.data.hashlib.sha256(text).hexdigest())
+        file.attrs["header_sha256"] = np.bytes_(dtsn.data.dataset.hashlib.sha256(text).hexdigest())
     reseal(path)
 
 
 def reseal(path: Path) -> None:
     with path.open("rb+") as file:
-        file.write(dtsn.data._seal(file))
+        file.write(dtsn.data.dataset._seal(file))
 
 
 def replaced(name: str, values: Any, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import dtsn
-from dtsn import cli
+from dtsn.cli import main as cli
 
 QUOTE = "'"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -79,8 +79,8 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bigfishs_command_is_the_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtsn.experiments import PROCGEN_BUDGETS
     from dtsn.experts import ppg
+    from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 
     (command,) = [block for block in blocks("procgen.md", "sh") if "--game bigfish" in block]
     asked = []
@@ -121,10 +121,11 @@ def api_page() -> str:
         members = public_members(thing) if inspect.isclass(thing) else {}
         lines += [f"- `{member}`: {first_line(value)}" for member, value in members.items()]
         lines += [""] * bool(members)
+    lines += ["Also of use: `dtsn.training`, `dtsn.data`,"]
     lines += [
-        "Also of use: `dtsn.data.Dataset` and `DatasetWriter`, `dtsn.training.Trainer` and `train_run`,"
+        "`dtsn.evaluation`, `dtsn.inspection.document` (a search as JSON); see their docstrings.",
+        "",
     ]
-    lines += ["`dtsn.evaluation`, `dtsn.inspection` (a search as JSON); see their docstrings.", ""]
     return "\n".join(lines)
 
 
@@ -135,6 +136,8 @@ def first_line(thing: Any) -> str:
 
 
 def signature(name: str, thing: Any) -> str:
+    if isinstance(thing, type) and issubclass(thing, Exception):
+        return name
     found, shown = inspect.signature(thing), []
     for parameter in found.parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:

@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
-from torch import Tensor
-
-from dtsn import evaluation
-from dtsn.config import NetworkConfig, SolverConfig
-from dtsn.envs.navigation import SPLITS, NavigationEnv, NavigationOptions, make_levels
-from dtsn.evaluation import (
+from dtsn.evaluation.episodes import (
     NavigationRow,
     evaluate_navigation,
     first_levels,
@@ -25,8 +19,14 @@ from dtsn.evaluation import (
     trace_navigation,
     write_rows,
 )
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor
+
+from dtsn.config import NetworkConfig, SolverConfig
+from dtsn.envs.navigation import SPLITS, NavigationEnv, NavigationOptions, make_levels
+from dtsn.evaluation import episodes as evaluation
 from dtsn.experts.value_iteration import expert_actions, optimal_q, optimal_steps, optimal_values
-from dtsn.solvers import Solver
+from dtsn.solvers.solver import Solver
 
 LEVELS = first_levels("test", 40)
 each_exits = pytest.mark.parametrize("exits", [1, 2])
@@ -186,10 +186,9 @@ def test_progress_counts_ended_episodes() -> None:
 def test_a_real_solver_plays() -> None:
     network = NetworkConfig(encoder="grid", latent=16, hidden=16)
     solver = Solver.create(
-        "dtsn",
+        SolverConfig("dtsn", iterations=3),
         Box(0, 1, (3, 20, 20)),
         Discrete(4),
-        config=SolverConfig(iterations=3),
         network=network,
         seed=0,
     ).train()

@@ -1,9 +1,11 @@
-"""The arrows of the architecture: who may import whom, read from the sources."""
+"""The layers of the architecture: which package may import which, read from the sources.
+
+``python tests/test_imports.py`` prints the picture that docs/design.md shows.
+"""
 
 from __future__ import annotations
 
 import ast
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,38 +14,53 @@ import dtsn
 
 ROOT = Path(dtsn.__file__).parent
 
-# Modules (with all below them) -> what they must not import. A name covers all below it; "dtsn.*" is every
-# module of the package but the ones in ALLOWED. Files that do not exist yet are bound when they come.
-# Configurations are plain data: anyone may read them, so they import nothing but hints at misspelt names.
-FORBIDDEN: dict[str, set[str]] = {
-    "dtsn.spelling": {"dtsn.*", "torch", "numpy", "gymnasium"},
-    "dtsn.config": {"dtsn.*", "torch", "numpy", "gymnasium"},
-    "dtsn.search": {"dtsn.*"},  # a world model is only a protocol
-    "dtsn.losses": {"dtsn.*"},
-    "dtsn.networks": {"dtsn.*"},
-    "dtsn.path_encoder": {"dtsn.*"},
-    "dtsn.world_model": {"dtsn.search", "dtsn.envs", "dtsn.data"},
-    "dtsn.solvers": {"dtsn.envs", "dtsn.data", "dtsn.training"},
-    "dtsn.envs": {"dtsn.*", "torch"},
-    "dtsn.experts": {"dtsn.search", "dtsn.solvers"},
-    "dtsn.data": {"dtsn.search", "dtsn.solvers"},
-    "dtsn.collect": {"dtsn.search", "dtsn.solvers"},
-    "dtsn.training": {"dtsn.envs", "dtsn.cli"},
-    "dtsn.checkpoint": {"dtsn.envs", "dtsn.cli"},
-    "dtsn.evaluation": {"dtsn.losses", "dtsn.training"},
-    "dtsn.inspection": {"dtsn.losses", "dtsn.training", "dtsn.data", "dtsn.cli", "dtsn.plots"},
-    "dtsn.terminal": {"dtsn.cli", "torch"},
-    "dtsn.textview": {"dtsn.cli", "torch"},
-    "dtsn.report": {"torch"},
-    "dtsn.plots": {"torch"},
-    "dtsn.viewer": {"dtsn.cli", "dtsn.data", "dtsn.losses"},  # shows what others compute
+# Package or module below dtsn -> the ones it may import. Everything is bound: a new one needs a row here.
+FOUNDATION = {
+    "arrays", "batch", "checkpoint", "config", "errors", "processes", "randomness", "settings", "spelling",
+    "storage",
+}  # fmt: skip
+METHOD = {"search", "models", "solvers"}
+PACKAGES: dict[str, set[str]] = {
+    "arrays": set(),
+    "spelling": set(),
+    "errors": set(),
+    "batch": set(),
+    "randomness": {"arrays"},
+    "storage": {"errors"},
+    "checkpoint": {"errors", "storage"},
+    "config": {"errors", "spelling"},
+    "processes": {"errors"},
+    "settings": {"errors"},
+    "search": FOUNDATION,
+    "models": FOUNDATION,
+    "solvers": FOUNDATION | {"search", "models"},
+    "envs": FOUNDATION,
+    "data": FOUNDATION | {"envs"},
+    "training": FOUNDATION | METHOD | {"data"},
+    "experts": FOUNDATION | {"models", "envs", "data", "training"},
+    "pretrained": set(),
+    "evaluation": FOUNDATION | METHOD | {"envs", "experts"},
+    "drawing": FOUNDATION | {"envs"},
+    "inspection": FOUNDATION | METHOD | {"drawing", "envs", "evaluation", "experts"},
+    "viewer": FOUNDATION | METHOD | {"envs", "experts", "evaluation", "inspection", "pretrained", "training"},
+    "reproduce": FOUNDATION
+    | METHOD
+    | {"envs", "data", "experts", "training", "evaluation", "inspection", "drawing"},
 }
-ALLOWED = {
-    "dtsn.config": {"dtsn.spelling"},
-    "dtsn.search": {"dtsn.config", "dtsn.search"},
-    "dtsn.losses": {"dtsn.config"},
-    "dtsn.networks": {"dtsn.config", "dtsn.path_encoder", "dtsn.world_model"},
-    "dtsn.envs": {"dtsn.envs", "dtsn.spelling"},
+PACKAGES["bench"] = {*PACKAGES} - {"viewer"}
+PACKAGES["cli"] = {*PACKAGES, "cli"}
+PACKAGES["__main__"] = {"cli"}
+# Modules that must start without torch, so that --help and reports do not wait for it.
+WITHOUT_TORCH = {
+    "arrays",
+    "config",
+    "envs",
+    "errors",
+    "randomness",
+    "settings",
+    "spelling",
+    "storage",
+    "drawing",
 }
 
 
@@ -64,38 +81,35 @@ def imports(source: str, package: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
-            # `from dtsn import losses` imports a module, `from dtsn.losses import q_loss` a name of one.
+            # `from dtsn import drawing` imports a module, `from dtsn.drawing import save` a name of one.
             names = {f"{origin}.{alias.name}" for alias in node.names}
             found |= {name if name in SOURCES else origin for name in names}
     return found
 
 
-def inside(module: str, names: set[str]) -> bool:
-    return any(module == name or module.startswith(name + ".") for name in names)
+def top(module: str) -> str:
+    """``dtsn.search.tree -> search``; ``""`` for the package itself and for other people's modules."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "dtsn" and len(parts) > 1 else ""
 
 
 def violations(module: str, imported: set[str]) -> set[str]:
-    bad: set[str] = set()
-    for owner, forbidden in FORBIDDEN.items():
-        if inside(module, {owner}):
-            whole = "dtsn.*" in forbidden
-            bad |= {
-                name for name in imported if inside(name, forbidden) or (whole and inside(name, {"dtsn"}))
-            }
-            bad -= {name for name in bad if inside(name, ALLOWED.get(owner, set()))}
+    own = top(module)
+    bad = {name for name in imported if top(name) and top(name) != own and top(name) not in PACKAGES[own]}
+    if own in WITHOUT_TORCH:
+        bad |= {name for name in imported if name.partition(".")[0] == "torch"}
     return bad
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_arrows(module: str) -> None:
+@pytest.mark.parametrize("module", [name for name in SOURCES if name != "dtsn"])
+def test_layers(module: str) -> None:
     path = SOURCES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     assert not violations(module, imports(path.read_text(), package))
 
 
-def test_losses_need_only_torch() -> None:
-    roots = {name.partition(".")[0] for name in imports(SOURCES["dtsn.losses"].read_text(), "dtsn")}
-    assert roots - sys.stdlib_module_names == {"torch", "dtsn"}
+def test_every_package_has_a_row() -> None:
+    assert {top(module) for module in SOURCES} - {""} <= set(PACKAGES)
 
 
 @pytest.mark.parametrize(
@@ -112,18 +126,7 @@ def test_losses_need_only_torch() -> None:
     ],
 )
 def test_the_check_sees_every_way_to_import(source: str) -> None:
-    assert violations("dtsn.world_model", imports(source, "dtsn")) == {"dtsn.search"}
-    assert violations("dtsn.losses", imports(source, "dtsn")) >= {"dtsn.search"}
-
-
-def test_the_check_knows_packages_and_exceptions() -> None:
-    assert imports("from ..envs.navigation import MOVES", "dtsn.experts") == {"dtsn.envs.navigation"}
-    assert violations("dtsn.envs.navigation", {"torch.nn", "numpy", "dtsn.envs.procgen", "dtsn.batch"}) == {
-        "torch.nn",
-        "dtsn.batch",
-    }
-    assert violations("dtsn.networks", {"dtsn.world_model", "dtsn.search", "torch"}) == {"dtsn.search"}
-    assert violations("dtsn.search", {"dtsn", "torch", "dtsn.world_model"}) == {"dtsn", "dtsn.world_model"}
+    assert violations("dtsn.models.world_model", imports(source, "dtsn")) == {"dtsn.search"}
 
 
 def test_nobody_imports_names_from_the_package_itself() -> None:
@@ -139,3 +142,16 @@ def test_nobody_imports_names_from_the_package_itself() -> None:
                 and node.value.id == "dtsn"
             ):
                 assert node.attr.startswith("__"), module
+
+
+def picture() -> str:
+    """The layers, each above what it may import."""
+    levels: dict[str, int] = {}
+    for name, allowed in PACKAGES.items():
+        levels[name] = 1 + max((levels[other] for other in allowed if other in levels), default=-1)
+    rows = {level: sorted(n for n in levels if levels[n] == level) for level in sorted(set(levels.values()))}
+    return "\n".join("  ".join(names) for _, names in sorted(rows.items(), reverse=True))
+
+
+if __name__ == "__main__":
+    print(picture())

@@ -17,11 +17,10 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from dtsn.cli import shipped
 from dtsn.config import SolverConfig
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels, observe
-from dtsn.evaluation import evaluate_navigation, trace_navigation
-from dtsn.inspection import (
+from dtsn.evaluation.navigation import evaluate_navigation, trace_navigation
+from dtsn.inspection.document import (
     MAX_OPEN,
     check_search,
     describe_hall,
@@ -34,10 +33,11 @@ from dtsn.inspection import (
     watch_navigation,
     write_search,
 )
-from dtsn.solvers import Solver
-from dtsn.textview import hall_text, search_text
-from dtsn.training import load_solver
-from dtsn.world_model import WorldModel
+from dtsn.inspection.text import hall_text, search_text
+from dtsn.models.world_model import WorldModel
+from dtsn.pretrained import shipped
+from dtsn.solvers.solver import Solver
+from dtsn.training.trainer import load_solver
 from reference import random_model, reference_search
 
 GOLDEN = Path(__file__).parent / "golden" / "search.json"

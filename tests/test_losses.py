@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dtsn.config import LossWeights
-from dtsn.losses import (
+from dtsn.solvers.losses import (
     combine,
     cql_loss,
     expansion_loss,

@@ -4,7 +4,7 @@ import base64
 from html.parser import HTMLParser
 
 from dtsn.config import TrainConfig
-from dtsn.pages import configuration, write_html
+from dtsn.reproduce.markdown import configuration, write_html
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

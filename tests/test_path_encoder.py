@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
-from dtsn.path_encoder import UNREACHED, CheapestPaths, PathEncoder
+from dtsn.models.path_encoder import UNREACHED, CheapestPaths, PathEncoder
 
 
 def dijkstra(source, cost):

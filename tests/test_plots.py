@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dtsn.reproduce.experiments import PAPER_NAVIGATION
 
 from dtsn import plots
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels
-from dtsn.experiments import PAPER_NAVIGATION
 from dtsn.plots import Scene, Tree
 
 

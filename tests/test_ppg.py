@@ -13,7 +13,6 @@ import torch
 from dtsn.checkpoint import CheckpointError, checkpoints, latest_checkpoint
 from dtsn.config import PPG_CPU, PPGConfig
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, ProcgenPool, Step
-from dtsn.experiments import PROCGEN_BUDGETS
 from dtsn.experts import ppg
 from dtsn.experts.ppg import (
     ActorCritic,
@@ -23,7 +22,8 @@ from dtsn.experts.ppg import (
     load_expert,
     train_expert,
 )
-from dtsn.run_lock import RunInUseError
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
+from dtsn.storage import RunInUseError
 
 TINY = dataclasses.replace(
     PPG_CPU,
@@ -310,8 +310,8 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("game", ["coinrun", "starpilot", "bigfish"])
 def test_the_cpu_budget_beats_random(game: str, tmp_path: Path) -> None:
     """Minutes each, bigfish 40: mean returns on 200 unseen levels differ by three standard errors."""
-    from dtsn.collect import random_policy
     from dtsn.envs.procgen import SPLITS, play_levels
+    from dtsn.experts.collect import random_policy
 
     torch.set_num_threads(1)
     list(train_expert(tmp_path, PROCGEN_BUDGETS["cpu"].expert_of(game)))

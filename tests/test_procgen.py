@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import dtsn.envs  # noqa: F401 (registers the environments)
-from dtsn.collect import collect_procgen, random_policy
-from dtsn.data import Dataset, DatasetError
+from dtsn.data.dataset import Dataset, DatasetError
+from dtsn.data.exchange import export_minari, import_dgrl, import_minari
 from dtsn.envs import procgen
 from dtsn.envs.procgen import (
     GAMES,
@@ -26,7 +26,7 @@ from dtsn.envs.procgen import (
     play_levels,
     split_range,
 )
-from dtsn.exchange import export_minari, import_dgrl, import_minari
+from dtsn.experts.collect import collect_procgen, random_policy
 
 LEAPER = ProcgenOptions("leaper")  # its episodes are short
 

@@ -38,11 +38,10 @@ def test_commands_run(tmp_path: Path) -> None:
     assert list(dict.fromkeys(command.split()[0] for command in commands)) == list(SMALL)
     for command in commands:
         small = shlex.split(SMALL[command.split()[0]])
-        call = [sys.executable, "-m", "dtsn.cli", *shlex.split(command), *small]
+        call = [sys.executable, "-m", "dtsn", *shlex.split(command), *small]
         result = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert result.returncode == 0, result.stderr
     assert (tmp_path / "mine/report.md").exists()
-    assert (tmp_path / "mine/report.html").exists()
 
 
 def test_make_targets_exist() -> None:

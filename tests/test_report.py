@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
 
-from dtsn.experiments import NAVIGATION_VARIANTS
-from dtsn.report import (
+from dtsn.reproduce.navigation.report import (
     COLUMNS,
     Cell,
     Check,
@@ -341,7 +341,8 @@ def test_page_of_a_summary_alone() -> None:
 
 
 def test_no_torch_no_matplotlib_at_import() -> None:
-    code = "import sys, dtsn.report; sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
+    code = "import sys, dtsn.reproduce.navigation.report; "
+    code += "sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dtsn.losses import cql_loss, expansion_loss, q_loss
 from dtsn.search import Replay, backup, best_first_search, full_expansion
+from dtsn.solvers.losses import cql_loss, expansion_loss, q_loss
 from reference import all_trees, brute_force_full_tree, random_model, reference_search
 
 TOLERANCE = 1e-12

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dtsn.losses import expansion_loss
 from dtsn.search import Expansion, Replay, backup, best_first_search, full, full_expansion
+from dtsn.solvers.losses import expansion_loss
 from reference import MaskedModel, all_masked_trees, brute_force_full_tree, random_model, reference_search
 from test_search import TOLERANCE, gradients, sample_loss
 

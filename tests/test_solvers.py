@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from dtsn.batch import Batch
 from dtsn.config import LossWeights, NetworkConfig, SolverConfig
+from dtsn.models.world_model import WorldModel
 from dtsn.search import best_first_search
-from dtsn.solvers import Solver
-from dtsn.world_model import WorldModel
+from dtsn.solvers.solver import Solver
 
 ACTIONS, DEPTH, T, T_ACT, BATCH = 3, 2, 4, 6, 5
 SPACES = {
@@ -41,8 +41,8 @@ MODULES = {"encoder", "transition", "reward_head", "value_head"}
 
 def make(name: str, kind: str = "vector", seed: int | None = 0, **config: object) -> Solver:
     network = NetworkConfig(latent=LATENTS[kind][0], hidden=16, spatial=kind == "map")
-    options = SolverConfig(**({"iterations": T, "act_iterations": T_ACT, "depth": DEPTH} | config))
-    return Solver.create(name, SPACES[kind], Discrete(ACTIONS), config=options, network=network, seed=seed)
+    options = SolverConfig(name, **({"iterations": T, "act_iterations": T_ACT, "depth": DEPTH} | config))
+    return Solver.create(options, SPACES[kind], Discrete(ACTIONS), network=network, seed=seed)
 
 
 def observe(kind: str, batch: int = BATCH, seed: int = 0) -> Tensor:
@@ -59,9 +59,9 @@ def transitions(kind: str = "vector", batch: int = BATCH) -> Batch:
         observation=observe(kind, batch),
         action=torch.randint(ACTIONS, (batch,), generator=rng),
         reward=torch.randn(batch, generator=rng),
-        q_value=torch.randn(batch, generator=rng),
+        q_target=torch.randn(batch, generator=rng),
         next_observation=observe(kind, batch, seed=1),
-        done=torch.zeros(batch, dtype=torch.bool),
+        terminated=torch.zeros(batch, dtype=torch.bool),
     )
 
 
@@ -188,7 +188,7 @@ def test_loss_terms_against_the_equations(kind: str) -> None:
     root = model.encode(batch.observation)
     tree = best_first_search(model, root, iterations=T, generator=generator())
     taken = tree.q_values[row, :, batch.action]  # [B, T]
-    q = (taken - batch.q_value[:, None]) ** 2
+    q = (taken - batch.q_target[:, None]) ** 2
     cql = tree.q_values.exp().sum(2).log() - taken
     after_each = 0.5 * q + 2 * cql  # L_t: λ1 and λ2 are inside
     before_each = torch.cat([torch.zeros(BATCH, 1), after_each[:, :-1]], 1)
@@ -298,8 +298,8 @@ def test_float64(name: str, kind: str) -> None:
     assert double.dtype == torch.float64
     torch.testing.assert_close(double, single.double(), rtol=1e-4, atol=1e-5)
     next_obs = batch.next_observation.double()
-    values = batch.reward.double(), batch.q_value.double()
-    gradient = gradients(solver, Batch(obs, batch.action, *values, next_obs, batch.done))
+    values = batch.reward.double(), batch.q_target.double()
+    gradient = gradients(solver, Batch(obs, batch.action, *values, next_obs, batch.terminated))
     assert all(g.dtype == torch.float64 for g in gradient.values())
 
 
@@ -461,9 +461,9 @@ def grid_world(side: int = 4) -> tuple[Tensor, Batch]:
         observation=one_hot.repeat_interleave(4, 0),
         action=torch.arange(4).repeat(side * side),
         reward=reward.flatten(),
-        q_value=q.flatten(),
+        q_target=q.flatten(),
         next_observation=one_hot[after.flatten()],
-        done=(after == goal).flatten(),
+        terminated=(after == goal).flatten(),
     )
 
 
@@ -471,10 +471,9 @@ def grid_world(side: int = 4) -> tuple[Tensor, Batch]:
 def test_learns_a_small_world(name: str) -> None:
     q, batch = grid_world()
     solver = Solver.create(
-        name,
+        SolverConfig(name, iterations=4, weights=LossWeights(cql=0)),  # every action is in the data
         Box(0, 1, (16,)),
         Discrete(4),
-        config=SolverConfig(iterations=4, weights=LossWeights(cql=0)),  # every action is in the data
         network=NetworkConfig(latent=16, hidden=64),
         seed=0,
     )

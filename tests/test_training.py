@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 
-from dtsn import solvers
 from dtsn.checkpoint import (
     CheckpointError,
     best_checkpoint,
@@ -28,18 +27,19 @@ from dtsn.checkpoint import (
     read_metrics,
     save_checkpoint,
 )
-from dtsn.collect import collect_navigation
 from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data import Dataset
+from dtsn.data.dataset import Dataset
 from dtsn.envs.navigation import NavigationOptions
-from dtsn.experiments import NAVIGATION, NAVIGATION_VARIANTS
-from dtsn.losses import LossTerms
-from dtsn.run_lock import RunInUseError
-from dtsn.solvers import Solver
-from dtsn.training import (
+from dtsn.experts.collect import collect_navigation
+from dtsn.reproduce.navigation.variants import NAVIGATION, VARIANTS
+from dtsn.settings import config_from_dict
+from dtsn.solvers import solver as solvers
+from dtsn.solvers.losses import LossTerms
+from dtsn.solvers.solver import Solver
+from dtsn.storage import RunInUseError
+from dtsn.training.trainer import (
     DivergedError,
     Trainer,
-    config_from_dict,
     export_solver,
     load_solver,
     train_run,
@@ -576,7 +576,7 @@ CHANGED = [
     NetworkConfig("impala", latent=7, hidden=9, spatial=True, precision="bfloat16", value_scale=10.0),
     replace(CONFIG, learning_rate=1e-5, seed=3),
     NAVIGATION,
-    *(variant.config(2) for variant in NAVIGATION_VARIANTS.values()),
+    *(variant.config(2) for variant in VARIANTS.values()),
 ]
 
 

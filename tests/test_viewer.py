@@ -26,8 +26,8 @@ pytest.importorskip("fastapi", reason="the viewer needs dtsn[viewer]")
 import uvicorn
 from PIL import Image
 
+from dtsn import pretrained
 from dtsn.checkpoint import load_state, save_checkpoint
-from dtsn.cli import shipped
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions, make_levels
 from dtsn.envs.procgen import (
@@ -39,14 +39,16 @@ from dtsn.envs.procgen import (
     load_envpool,
     play_levels,
 )
-from dtsn.evaluation import evaluate_navigation, solver_policy, trace_navigation
+from dtsn.evaluation.navigation import evaluate_navigation, trace_navigation
+from dtsn.evaluation.procgen import solver_policy
 from dtsn.experts.value_iteration import optimal_steps
-from dtsn.inspection import check_search, describe_navigation
-from dtsn.training import Trainer, load_solver
+from dtsn.inspection.document import check_search, describe_navigation
+from dtsn.pretrained import shipped
+from dtsn.training.trainer import Trainer, load_solver
 from dtsn.viewer import server as viewer
 from dtsn.viewer.server import MAX_ITERATIONS, MAX_WAITING, Library, answers_to, create_app
 
-DTSN = viewer.PRETRAINED / "navigation-dtsn"
+DTSN = pretrained.FOLDER / "navigation-dtsn"
 LEVEL = 2_000_014
 
 
@@ -56,7 +58,7 @@ def easy_level() -> int:
     levels, options = np.arange(2_000_000, 2_000_400), NavigationOptions(exits=1)
     near = levels[optimal_steps(make_levels(levels, options)) <= 6]
     for name in ("dtsn", "qnet"):
-        rows = evaluate_navigation(load_solver(viewer.PRETRAINED / f"navigation-{name}"), near, options)
+        rows = evaluate_navigation(load_solver(pretrained.FOLDER / f"navigation-{name}"), near, options)
         near = near[[row.success and row.steps <= 8 for row in rows]]
     return int(near[0])
 
@@ -201,7 +203,7 @@ def test_following_the_answers_is_the_evaluated_episode(server: Server, solver: 
     run, level, actions = f"shipped/navigation-{solver}", easy_level(), []
     while (reply := server.search(run=run, level=level, actions=actions)[1])["search"]:
         actions.append(reply["search"]["action"])
-    trained = load_solver(viewer.PRETRAINED / f"navigation-{solver}")
+    trained = load_solver(pretrained.FOLDER / f"navigation-{solver}")
     cells = trace_navigation(trained, level, NavigationOptions(exits=1))
     assert reply["state"]["path"] == cells.tolist()
     assert reply["state"]["outcome"] == "goal"
@@ -493,7 +495,7 @@ def _first_done(futures: list[Any], count: int) -> list[Any]:
 # --- the command ---------------------------------------------------------------------------------------
 
 
-def start(*arguments: str, code: str = "from dtsn.cli import main; main()") -> subprocess.Popen[str]:
+def start(*arguments: str, code: str = "from dtsn.cli.main import main; main()") -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, "view", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -526,7 +528,7 @@ def test_command_prints_its_address_and_stops_on_interrupt(tmp_path: Path) -> No
 def test_command_refuses_in_a_sentence(
     arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from dtsn.cli import main
+    from dtsn.cli.main import main
 
     with socket.create_server(("127.0.0.1", 0)) as busy:
         named = [str(busy.getsockname()[1]) if word == "BUSY" else word for word in arguments]
@@ -542,7 +544,7 @@ def test_command_refuses_in_a_sentence(
 def test_missing_extra_names_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from dtsn.cli import main
+    from dtsn.cli.main import main
 
     monkeypatch.delitem(sys.modules, "dtsn.viewer.server")
     monkeypatch.setitem(sys.modules, "fastapi", None)

@@ -35,7 +35,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with contextlib.suppress(pytest.skip.Exception):  # only the test of Procgen needs it
         save_procgen_solver(runs / "leaper/one")
         save_procgen_solver(runs / "leaper/two")
-    command = [sys.executable, "-m", "dtsn.cli", "view", "--port", "0", "--runs", str(runs)]
+    command = [sys.executable, "-m", "dtsn", "view", "--port", "0", "--runs", str(runs)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().split()[-1]

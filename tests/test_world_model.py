@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dtsn.world_model import WorldModel, update_average
+from dtsn.models.world_model import WorldModel, update_average
 
 BATCH, ACTIONS, LATENT = 3, 2, 4
 

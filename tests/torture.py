@@ -40,7 +40,6 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from dtsn import data as data_module
 from dtsn.checkpoint import (
     CheckpointError,
     checkpoints,
@@ -51,13 +50,14 @@ from dtsn.checkpoint import (
     save_checkpoint,
     verified_state,
 )
-from dtsn.collect import collect_navigation
 from dtsn.config import SOLVERS, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data import Dataset, DatasetError, DatasetWriter
-from dtsn.losses import LossTerms
-from dtsn.run_lock import RunInUseError
-from dtsn.solvers import Solver
-from dtsn.training import DivergedError, Trainer, has_run, load_solver, train_run
+from dtsn.data import dataset as data_module
+from dtsn.data.dataset import Dataset, DatasetError, DatasetWriter
+from dtsn.experts.collect import collect_navigation
+from dtsn.solvers.losses import LossTerms
+from dtsn.solvers.solver import Solver
+from dtsn.storage import RunInUseError
+from dtsn.training.trainer import DivergedError, Trainer, has_run, load_solver, train_run
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "results/reliability.json", ROOT / "docs/reliability.md"
@@ -443,7 +443,7 @@ def _full_disk_from_the_shell(folder: Path, result: Outcome) -> None:
     shutil.rmtree(run)
     with _filler(folder, 30_000):
         done = subprocess.run(
-            [sys.executable, "-m", "dtsn.cli", *map(str, arguments)], capture_output=True, text=True
+            [sys.executable, "-m", "dtsn", *map(str, arguments)], capture_output=True, text=True
         )
     result.tried += 1
     result.check(done.returncode == 2, f"exit code {done.returncode}: {done.stderr[-500:]}")
@@ -949,10 +949,11 @@ SOAK_MEMORY = 8 * 2**30  # of addresses, which torch reserves far more of than i
 FLAT = 2.0  # MB an hour
 EVALUATE = """
 import sys, torch
-from dtsn.cli import shipped
+from dtsn.pretrained import shipped
 from dtsn.envs.navigation import NavigationOptions
-from dtsn.evaluation import evaluate_navigation, first_levels
-from dtsn.training import load_solver
+from dtsn.evaluation.levels import first_levels
+from dtsn.evaluation.navigation import evaluate_navigation
+from dtsn.training.trainer import load_solver
 torch.set_num_threads(1)
 while True:
     evaluate_navigation(load_solver(shipped("dtsn")), first_levels("test", 50), NavigationOptions())
@@ -964,7 +965,7 @@ def soak(folder: Path, size: int = 30) -> Outcome:
     result = Outcome()
     path = collect_navigation(folder / "data.h5", episodes=50)
     python = [sys.executable]
-    train = [*python, "-m", "dtsn.cli", "train", "--data", str(path), "--run", str(folder / "runs/soak")]
+    train = [*python, "-m", "dtsn", "train", "--data", str(path), "--run", str(folder / "runs/soak")]
     commands = {
         "train": [*train, "--steps", "1000000", "--checkpoint-every", "50", "--batch-size", "32"],
         "eval": [*python, "-c", EVALUATE],
@@ -974,7 +975,7 @@ def soak(folder: Path, size: int = 30) -> Outcome:
             *python,
             "-u",
             "-m",
-            "dtsn.cli",
+            "dtsn",
             "view",
             "--runs",
             str(folder / "runs"),

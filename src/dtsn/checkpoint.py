@@ -23,6 +23,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from dtsn.storage import replace_durably, sync_folder, write_durably
+
 FORMAT = "dtsn-checkpoint"
 FORMAT_VERSION = 1
 MAX_STATE_BYTES = 1 << 20
@@ -195,35 +197,6 @@ def _sound(folder: Path) -> dict[Path, float | None]:
 def _best(scores: dict[Path, float | None]) -> Path | None:
     scored = {path: score for path, score in scores.items() if isinstance(score, (int, float))}
     return max(scored, key=lambda path: scored[path]) if scored else None
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a file and force it to the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def replace_durably(path: Path, content: bytes) -> None:
-    """Replace a file in one step: readers see the old content or the new, never a mixture."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        write_durably(partial, content)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise OSError(f"cannot write {path}: {error}") from error
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Force a folder's entries to the disk: a rename is durable only then."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- optimiser state and random numbers as named tensors ---------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from dtsn.spelling import did_you_mean
 
 EncoderName = Literal["auto", "mlp", "grid", "paths", "nature", "impala_fast", "impala"]
+Channels = Literal["auto", "first", "last"]
 FrameEncoder = Literal["nature", "impala_fast", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
 Keep = Literal["successful", "all"]  # episodes of a data set: those that completed their level, or every one
@@ -40,19 +41,26 @@ def check_types(config: Any) -> None:
 
 
 @dataclass(frozen=True)
-class SolverRow:
-    """What makes a solver: its planners and its losses."""
+class SolverKind:
+    """What makes a solver: its planners and its losses; and how it is shown."""
 
-    train: PlannerName
-    act: PlannerName
+    title: str
+    colour: str
+    training_planner: PlannerName
+    acting_planner: PlannerName
     losses: tuple[str, ...]
 
 
+# In the order of the paper's tables.
 SOLVERS = {
-    "qnet": SolverRow("one_step", "one_step", ("q", "cql")),
-    "search": SolverRow("one_step", "best_first", ("q", "cql", "transition", "reward")),
-    "treeqn": SolverRow("full", "full", ("q", "cql", "reward")),
-    "dtsn": SolverRow("best_first", "best_first", ("q", "cql", "transition", "reward", "expansion")),
+    "qnet": SolverKind("Q-network", "#cf4a3f", "one_step", "one_step", ("q", "cql")),
+    "search": SolverKind(
+        "Model-based Search", "#dd9a22", "one_step", "best_first", ("q", "cql", "transition", "reward")
+    ),
+    "treeqn": SolverKind("TreeQN", "#8262b8", "full", "full", ("q", "cql", "reward")),
+    "dtsn": SolverKind(
+        "D-TSN", "#1f6fb4", "best_first", "best_first", ("q", "cql", "transition", "reward", "expansion")
+    ),
 }
 
 
@@ -101,7 +109,7 @@ class SolverConfig:
     weights: LossWeights = field(default_factory=LossWeights)
     """λ of the loss terms"""
     telescoping: bool = True
-    """credit each expansion with the change of the loss since; off: with the whole loss"""
+    """Return of expansion t in REINFORCE: L_T − L_{t−1} (telescoped, lower variance), or L_T if off."""
     target_decay: float = 0.99
     """α of the target encoder's moving average"""
 
@@ -130,6 +138,8 @@ class NetworkConfig:
     encoder: EncoderName = "auto"
     """mlp for vectors, grid or paths for 0/1 maps, nature (small), impala (large) or impala_fast for frames;
     auto (in Solver.create): mlp, grid or impala by the observation space"""
+    channels: Channels = "auto"
+    """of planes and frames: first [C, H, W] or last [H, W, C]; auto: by the shape"""
     latent: int = 128
     """size of a vector latent, or channels of a map latent"""
     hidden: int = 128
@@ -141,7 +151,7 @@ class NetworkConfig:
     precision: Precision = "float32"
     """of the encoder; the search is always float32"""
     value_scale: float = 1.0
-    """factor on the value head's output: returns of tens are out of reach of a fresh network"""
+    """Multiplies the value head's output; set it to the rough magnitude of returns (Navigation: 10)."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -151,6 +161,8 @@ class NetworkConfig:
         if self.encoder not in get_args(EncoderName):
             names = ", ".join(get_args(EncoderName))
             raise ValueError(f"unknown encoder {self.encoder!r}, choose one of {names}")
+        if self.channels not in get_args(Channels):
+            raise ValueError(f"channels must be one of {get_args(Channels)}, got {self.channels!r}")
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision must be one of {get_args(Precision)}, got {self.precision!r}")
         if not 0 < self.value_scale < math.inf:
@@ -323,6 +335,5 @@ PPG_CPU = PPGConfig(
     shared=True,
     encoder="nature",
     entropy_weight=0.003,
-    precision="bfloat16",
     gradient_clip=1.0,
 )

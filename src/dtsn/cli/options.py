@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import dtsn
+from dtsn.pretrained import shipped
 
 if TYPE_CHECKING:
-    from dtsn.solvers import Solver
+    from dtsn.solvers.solver import Solver
 
 Device = Literal["auto", "cpu", "cuda"]
 Domain = Literal["navigation"]
@@ -16,14 +16,9 @@ Layout = Literal["independent", "opposite"]
 DATA = Path("data/navigation.h5")
 
 
-def shipped(solver: str) -> Path:
-    """A checkpoint that comes with the package."""
-    return Path(dtsn.__file__).parent / "pretrained" / f"navigation-{solver}"
-
-
 def load(run: Path | None, device: Device, **changes: Any) -> Solver:
     """The solver of a run, or the shipped D-TSN; changes of its settings that are None stay as trained."""
-    from dtsn.training import load_solver
+    from dtsn.training.trainer import load_solver
 
     given = {name: value for name, value in changes.items() if value is not None}
     return load_solver(run or shipped("dtsn"), pick_device(device), **given)

@@ -6,6 +6,7 @@ whole batches of levels; `NavigationVectorEnv` adds episodes to them, and `Navig
 Cells are (row, column); rows grow to the south, columns to the east. Shapes: L levels on an H×W grid.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,10 @@ import numpy as np
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
+from dtsn.arrays import Bools, Bytes, Float64s, Ints
+from dtsn.randomness import hashed_integers
 
 ACTION_NAMES = ("E", "S", "W", "N")
 MOVES: Ints = np.array([(0, 1), (1, 0), (0, -1), (-1, 0)], dtype=np.int64)  # [4, 2] (row, column)
@@ -75,24 +75,6 @@ class Levels:
         return len(self.seeds)
 
 
-def draw(seeds: Ints, number: int, below: int) -> Ints:
-    """Draw `number` of every seed, [L], uniform over 0 .. below - 1.
-
-    SplitMix64 as a counter-based generator: a draw depends on its seed and number alone, so a level is the
-    same in every batch. The seeds are mixed first, lest related seeds share one stream with an offset.
-    """
-    u64, gamma = np.uint64, 0x9E3779B97F4A7C15
-
-    def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        z = (z ^ (z >> u64(30))) * u64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> u64(27))) * u64(0x94D049BB133111EB)
-        return z ^ (z >> u64(31))
-
-    stream = mix(seeds.astype(u64) + u64(gamma))
-    bits = mix(stream + u64((number + 1) * gamma % 2**64))
-    return (bits % u64(below)).astype(np.int64)  # the bias of the modulo, below / 2^64, is negligible
-
-
 def make_levels(seeds: ArrayLike, options: NavigationOptions | None = None) -> Levels:
     """Make the level of every seed, [L].
 
@@ -119,14 +101,14 @@ def make_levels(seeds: ArrayLike, options: NavigationOptions | None = None) -> L
             for side in ((inside, last), (last, inside), (inside, first), (first, inside))
         ]
     )
-    one = draw(seeds, 2, len(doors))
+    one = hashed_integers(seeds, 2, len(doors))
     if options.exit_layout == "independent":
-        two = (one + 1 + draw(seeds, 3, len(doors) - 1)) % len(doors)  # any cell but the first
+        two = (one + 1 + hashed_integers(seeds, 3, len(doors) - 1)) % len(doors)  # any cell but the first
     else:
-        two = (one // width + 2) % 4 * width + draw(seeds, 3, width)
+        two = (one // width + 2) % 4 * width + hashed_integers(seeds, 3, width)
     exits = doors[np.stack([one, two], axis=1)]  # [L, 2, 2]
     if options.exits == 1:
-        exits = exits[level, draw(seeds, 4, 2), None]  # [L, 1, 2]
+        exits = exits[level, hashed_integers(seeds, 4, 2), None]  # [L, 1, 2]
 
     hall = np.zeros((options.size, options.size), dtype=bool)
     hall[first : last + 1, first : last + 1] = True
@@ -135,8 +117,8 @@ def make_levels(seeds: ArrayLike, options: NavigationOptions | None = None) -> L
     walls = np.repeat(hall[None], len(seeds), axis=0)
     walls[level[:, None], exits[..., 0], exits[..., 1]] = False
 
-    robot = np.stack(np.divmod(draw(seeds, 0, width**2), width), axis=-1) + first + 1
-    goal = outside[draw(seeds, 1, len(outside))]
+    robot = np.stack(np.divmod(hashed_integers(seeds, 0, width**2), width), axis=-1) + first + 1
+    goal = outside[hashed_integers(seeds, 1, len(outside))]
     return Levels(seeds=seeds, walls=walls, robot=robot, goal=goal, exits=exits)
 
 
@@ -202,6 +184,10 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
 
     An episode that ended shows its last observation; the next step ignores its action and starts a new level
     with reward 0 (next-step autoreset). `reset(options={"levels": seeds})` starts exactly the given levels.
+
+    Every step costs 1, as in the paper, whose data hold no collisions. An agent that learns by trying needs a
+    `collision_reward` below minus the longest way: if a collision costs a step's 1 and ends the episode, the
+    best that it can do is to crash at once.
     """
 
     metadata = {  # noqa: RUF012 (gymnasium's convention)
@@ -211,7 +197,13 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
     }
 
     def __init__(
-        self, num_envs: int = 1, *, split: str = "train", render_mode: str | None = None, **options: Any
+        self,
+        num_envs: int = 1,
+        *,
+        split: str = "train",
+        render_mode: str | None = None,
+        collision_reward: float = -1.0,
+        **options: Any,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs!r}")
@@ -219,7 +211,10 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
             raise ValueError(f"split must be one of {tuple(SPLITS)}, got {split!r}")
         if render_mode not in (None, *RENDER_MODES):
             raise ValueError(f"render_mode must be None or one of {RENDER_MODES}, got {render_mode!r}")
+        if not math.isfinite(collision_reward):
+            raise ValueError(f"collision_reward must be finite, got {collision_reward!r}")
         self.num_envs, self.split, self.render_mode = num_envs, split, render_mode
+        self.collision_reward = collision_reward
         self.options = NavigationOptions(**options)
         size = self.options.size
         self.single_observation_space = gym.spaces.Box(0, 1, (3, size, size), np.uint8)
@@ -250,7 +245,7 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
         self._start(everywhere, levels)
         return self._observation(), {"level": self._level.copy(), "_level": everywhere}
 
-    def step(self, actions: ArrayLike) -> tuple[Bytes, NDArray[np.float64], Bools, Bools, dict[str, Any]]:
+    def step(self, actions: ArrayLike) -> tuple[Bytes, Float64s, Bools, Bools, dict[str, Any]]:
         """Move every robot, except where an episode has ended: there a new one starts."""
         if not self._generators:
             raise gym.error.ResetNeeded("call reset() before the first step()")
@@ -265,7 +260,8 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
             self._start(~moved, self._draw_levels(~moved))
         info = {"level": self._level.copy(), "_level": np.ones(self.num_envs, dtype=bool)}
         info |= {"success": success, "_success": moved, "collision": collision, "_collision": moved.copy()}
-        return self._observation(), np.where(moved, -1.0, 0.0), terminated, truncated, info
+        reward = np.where(collision, self.collision_reward, np.where(moved, -1.0, 0.0))
+        return self._observation(), reward, terminated, truncated, info
 
     def render(self) -> tuple[Any, ...] | None:
         """Render every slot: a tuple of pictures or of texts, as `render_mode` says."""
@@ -314,8 +310,17 @@ class NavigationEnv(gym.Env):  # type: ignore[misc]
 
     metadata = {"render_modes": list(RENDER_MODES), "render_fps": 8}  # noqa: RUF012 (gymnasium's convention)
 
-    def __init__(self, *, split: str = "train", render_mode: str | None = None, **options: Any) -> None:
-        self._batch = NavigationVectorEnv(1, split=split, render_mode=render_mode, **options)
+    def __init__(
+        self,
+        *,
+        split: str = "train",
+        render_mode: str | None = None,
+        collision_reward: float = -1.0,
+        **options: Any,
+    ) -> None:
+        self._batch = NavigationVectorEnv(
+            1, split=split, render_mode=render_mode, collision_reward=collision_reward, **options
+        )
         self.render_mode = render_mode
         self.observation_space = self._batch.single_observation_space
         self.action_space = self._batch.single_action_space

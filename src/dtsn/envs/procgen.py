@@ -20,14 +20,10 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dtsn.arrays import Bools, Bytes, Float32s, Ints
 from dtsn.spelling import did_you_mean
-
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
 
 NUM_ACTIONS = 15
 FRAME_SHAPE = (3, 64, 64)
@@ -118,7 +114,7 @@ class Step(NamedTuple):
         Bytes  # [N, 3, 64, 64] what to act on next: the first frame of a new episode where one ended
     )
     last: Bytes  # [N, 3, 64, 64] what the step led to: the true last frame where an episode ended
-    rewards: Floats  # [N]
+    rewards: Float32s  # [N]
     terminated: Bools  # [N]
     truncated: Bools  # [N] out of time
     complete: Bools  # [N] the level was completed by this step
@@ -190,7 +186,7 @@ class Played(NamedTuple):
     level: int
     observations: Bytes  # [T + 1, 3, 64, 64]; empty unless frames were to be kept
     actions: Ints  # [T]
-    rewards: Floats  # [T]
+    rewards: Float32s  # [T]
     terminated: bool  # False when it ran out of time
     complete: bool  # the level was completed
 

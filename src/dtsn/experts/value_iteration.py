@@ -6,15 +6,14 @@ Shapes: L levels on an H×W grid; cells are (row, column).
 import numpy as np
 from numpy.typing import NDArray
 
-from dtsn.envs.navigation import MOVES, Bools, Ints, Levels
-
-Floats = NDArray[np.float32]
+from dtsn.arrays import Bools, Float32s, Ints
+from dtsn.envs.navigation import MOVES, Levels
 
 # Levels solved together; few enough that their values stay in cache and extra memory is small.
 CHUNK = 256
 
 
-def optimal_values(walls: Bools, goal: Ints) -> Floats:
+def optimal_values(walls: Bools, goal: Ints) -> Float32s:
     """Minus the number of steps to the goal, [L, H, W]; −inf for walls and cells that cannot reach it.
 
     From walls [L, H, W] and goal [L, 2].
@@ -34,7 +33,7 @@ def optimal_values(walls: Bools, goal: Ints) -> Floats:
     return values
 
 
-def _iterate(walls: Bools, goal: Ints) -> Floats:
+def _iterate(walls: Bools, goal: Ints) -> Float32s:
     """Back up V(x) = −1 + max over the neighbours' V, with V(goal) = 0, until nothing changes."""
     level = np.arange(len(walls))
     # Levels go last, [H, W, L], which makes the shifted views below long contiguous runs.
@@ -55,7 +54,7 @@ def _iterate(walls: Bools, goal: Ints) -> Floats:
         values[:] = backup
 
 
-def optimal_q(values: Floats, robot: Ints) -> Floats:
+def optimal_q(values: Float32s, robot: Ints) -> Float32s:
     """Q of every action, [L, 4], from values [L, H, W] and robot [L, 2]; −inf for collisions."""
     if values.ndim != 3 or robot.shape != (len(values), 2):
         raise ValueError(f"values must be [L, H, W] and robot [L, 2], got {values.shape} and {robot.shape}")
@@ -66,7 +65,7 @@ def optimal_q(values: Floats, robot: Ints) -> Floats:
     return np.where(off_grid, np.float32(-np.inf), q)
 
 
-def expert_actions(q: Floats, uniforms: NDArray[np.floating]) -> Ints:
+def expert_actions(q: Float32s, uniforms: NDArray[np.floating]) -> Ints:
     """An optimal action of every level, [L], from q [L, 4]; uniforms [L] in [0, 1) choose among ties."""
     if q.ndim != 2 or uniforms.shape != (len(q),):
         raise ValueError(f"q must be [L, 4] and uniforms [L], got shapes {q.shape} and {uniforms.shape}")

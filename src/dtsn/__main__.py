@@ -1,0 +1,5 @@
+"""``python -m dtsn`` is ``dtsn``."""
+
+from dtsn.cli.main import main
+
+main()

@@ -1,5 +1,0 @@
-"""``python -m dtsn.cli`` is ``dtsn``."""
-
-from dtsn.cli import main
-
-main()

@@ -1,0 +1,191 @@
+"""Testing: how well trained solvers do on levels that they have not seen."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from dtsn.cli.options import Device, Layout, at_least_one, load
+from dtsn.cli.terminal import add_result, console, done, make_table, progress
+from dtsn.config import Rule
+from dtsn.envs.navigation import NavigationOptions
+from dtsn.processes import prepare
+from dtsn.reproduce.records import read_record
+
+PLAN_LEVELS = 500  # on which plans are checked, of those that are played
+
+if TYPE_CHECKING:
+    from dtsn.evaluation.rows import NavigationRow
+    from dtsn.solvers.solver import Solver
+
+
+def eval_(
+    run: tyro.conf.Positional[Path | None] = None,
+    levels: int = 1000,
+    split: Literal["validation", "test"] = "test",
+    exit_layout: Layout | None = None,
+    iterations: int | None = None,
+    rule: Rule | None = None,
+    out: Path | None = None,
+    seed: int = 0,
+    device: Device = "auto",
+    threads: int = 1,
+) -> None:
+    """Play fresh Navigation levels with a trained solver, both with two exits and with one.
+
+    Example: dtsn eval runs/dtsn-0 --levels 10000 --iterations 50
+
+    Args:
+        run: a run folder or a checkpoint; the shipped D-TSN if not given.
+        levels: to play in each scenario, one episode each.
+        split: test levels, or validation levels while you are still choosing settings.
+        exit_layout: of the levels; the one that the run was trained on if not given (an exported solver does
+            not say: independent).
+        iterations: expansions of the search when acting; as trained if not given.
+        rule: how the search picks nodes; as trained if not given.
+        out: folder for the raw rows, one line per episode; RUN/evaluation if not given.
+        seed: of the sampled expansions; the same seed gives the same rows.
+        device: auto takes CUDA where there is one.
+        threads: small networks are fastest with one.
+    """
+    from dtsn.evaluation.levels import unseen_levels
+    from dtsn.evaluation.plans import evaluate_plans, plans_text
+    from dtsn.evaluation.rows import rows_path, write_rows
+
+    prepare(threads)
+    solver = load(run, device, act_iterations=iterations, act_rule=rule)
+    halls = trained_halls(run)
+    halls = replace(halls, exit_layout=exit_layout or halls.exit_layout)
+    layout = halls.exit_layout
+    what = f"{levels} {split} levels, exits {layout}"
+    table = make_table(f"{solver.config.name}, T = {solver.act_iterations}, {what}")
+    out = out or (run / "evaluation" if run else None)
+    unusual = circumstances(layout, rule, split, seed)
+    notes = []
+    for exits in (2, 1):
+        options = replace(halls, exits=exits)
+        rows = play_scenario(table, f"{exits} exit{'s' * (exits - 1)}", solver, split, levels, options, seed)
+        if out is not None:
+            write_rows(rows_path(out, f"exits-{exits}-T{solver.act_iterations}{unusual}"), rows)
+        plans = evaluate_plans(
+            solver, unseen_levels(split, min(levels, PLAN_LEVELS), options), options, seed=seed
+        )
+        notes.append(f"{exits} exit{'s' * (exits - 1)}: {plans_text(plans)}")
+        if out is not None:
+            write_rows(rows_path(out, f"plans-exits-{exits}-T{solver.act_iterations}{unusual}"), plans)
+    console().print(table)
+    console().print("\n".join(notes))
+    of = f" {run}" if run else ""
+    done(
+        f"wrote {out}" if out else "nothing written",
+        f"dtsn play{of} (watch an episode), dtsn eval{of} --iterations 50",
+    )
+
+
+def circumstances(layout: str, rule: str | None, split: str, seed: int) -> str:
+    """What of a test is not as usual, for the name of its file."""
+    usual = {"independent", "test", "seed0"}
+    return "".join(f"-{word}" for word in (layout, rule, split, f"seed{seed}") if word and word not in usual)
+
+
+def play_scenario(
+    table: Any,
+    title: str,
+    solver: Solver,
+    split: str,
+    levels: int,
+    options: NavigationOptions,
+    seed: int = 0,
+    paper: str = "",
+) -> list[NavigationRow]:
+    """Play the first levels of a split with a progress bar; the outcome is a line of the table."""
+    from dtsn.evaluation.levels import unseen_levels
+    from dtsn.evaluation.navigation import evaluate_navigation
+
+    with progress(title) as update:
+        seeds = unseen_levels(split, levels, options)
+        rows = evaluate_navigation(solver, seeds, options, seed=seed, progress=update)
+    add_result(table, title, rows, paper)
+    return rows
+
+
+def eval_procgen(
+    run: tyro.conf.Positional[Path],
+    game: str | None = None,
+    mode: str | None = None,
+    levels: int = 500,
+    split: Literal["validation", "test"] = "test",
+    iterations: int | None = None,
+    rule: Rule | None = None,
+    out: Path | None = None,
+    seed: int = 0,
+    device: Device = "auto",
+    threads: int = 1,
+) -> None:
+    """Play unseen levels of a Procgen game with a trained solver, one episode each.
+
+    Example: dtsn eval procgen runs/coinrun-dtsn --levels 500
+
+    Args:
+        run: a run folder or a checkpoint.
+        game: one of the 16 games; the one that the run was trained on if not given.
+        mode: easy, or hard as in the paper; the one that the run was trained on if not given.
+        levels: to play, one episode each.
+        split: test levels, or validation levels while you are still choosing settings.
+        iterations: expansions of the search when acting; as trained if not given.
+        rule: how the search picks nodes; as trained if not given.
+        out: folder for the raw rows, one line per episode; RUN/evaluation if not given.
+        seed: of the sampled expansions; the same seed gives the same rows.
+        device: auto takes CUDA where there is one.
+        threads: small networks are fastest with one.
+    """
+    import numpy as np
+
+    from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, split_range
+    from dtsn.evaluation.procgen import evaluate_procgen, solver_policy
+    from dtsn.evaluation.rows import rows_path, write_rows
+    from dtsn.reproduce.statistics import NORMAL
+
+    prepare(threads)
+    solver = load(run, device, act_iterations=iterations, act_rule=rule)
+    trained = trained_on(run)
+    game, mode = game or trained.get("game"), mode or trained.get("mode", "easy")
+    if game is None:
+        raise ValueError(f"{run} does not say which game it was trained on: give --game")
+    options = ProcgenOptions(game, mode)
+    at_least_one(levels=levels)
+    actions = solver.world_model.num_actions
+    if solver.observation_shape != FRAME_SHAPE or actions != NUM_ACTIONS:
+        raise ValueError(
+            f"{run} sees observations {solver.observation_shape} and has {actions} actions; "
+            f"Procgen has {FRAME_SHAPE} and {NUM_ACTIONS}: train on a data set of dtsn collect procgen"
+        )
+    seeds = np.arange(*split_range(split, levels))
+    with progress(f"{game} ({mode})") as update:
+        rows = evaluate_procgen(solver_policy(solver, seeds, seed), options, seeds, progress=update)
+    scores = np.array([row.score for row in rows])
+    complete = sum(row.complete for row in rows) / len(rows)
+    half = NORMAL * scores.std() / len(scores) ** 0.5
+    console().print(
+        f"{solver.config.name}, T = {solver.act_iterations}, {levels} {split} levels of {game} ({mode}): "
+        f"mean score {scores.mean():.2f} ± {half:.2f} (95%), {complete:.0%} completed"
+    )
+    unusual = circumstances("", rule, split, seed)
+    path = rows_path(out or run / "evaluation", f"{game}-{mode}-T{solver.act_iterations}{unusual}")
+    done(f"wrote {write_rows(path, rows)}", "dtsn reproduce procgen (all solvers, with a report)")
+
+
+def trained_halls(run: Path | None) -> NavigationOptions:
+    """The halls that a run was trained in; the default ones where it does not say."""
+    said: dict[str, Any] = dict(trained_on(run)) if run else {}
+    known = {field.name: said[field.name] for field in fields(NavigationOptions) if field.name in said}
+    return NavigationOptions(**known | ({"hall": tuple(known["hall"])} if "hall" in known else {}))
+
+
+def trained_on(run: Path) -> dict[str, str]:
+    """The options of the environment that a run's data are of, as its config.json says; or nothing."""
+    folder = run.parent.parent if run.parent.name == "checkpoints" else run
+    return dict(read_record(folder / "config.json").get("env", {}).get("options", {}))

@@ -1,0 +1,243 @@
+"""Looking: into one search, at an episode, at both in the browser, and at the machine."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
+
+import tyro
+
+from dtsn.cli.options import Device, Layout, at_least_one, load, pick_device
+from dtsn.cli.terminal import console, done, progress
+from dtsn.config import Rule
+from dtsn.envs.navigation import NavigationOptions
+from dtsn.processes import prepare
+from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
+
+if TYPE_CHECKING:
+    from dtsn.inspection import SearchDocument
+
+
+def plan(
+    run: tyro.conf.Positional[Path | None] = None,
+    state: Path | None = None,
+    level: int = SHOWN_LEVEL,
+    exits: Literal[1, 2] = 1,
+    exit_layout: Layout = "independent",
+    time: int = 0,
+    iterations: int | None = None,
+    rule: Rule | None = None,
+    temperature: float | None = None,
+    out: Path | None = None,
+    lines: int = 40,
+    seed: int = 0,
+    device: Device = "auto",
+    threads: int = 1,
+) -> None:
+    """Look into one search: the tree, how likely each expansion was, the values, the planned way.
+
+    What is shown is what the solver does in dtsn eval at the same level, step and seed.
+
+    Example: dtsn plan --level 2000003 --exits 1 --out tree.svg
+
+    Args:
+        run: a run folder or a checkpoint; the shipped D-TSN if not given.
+        state: instead of a level, an observation (.npy) or a search that was written as .json. The latter
+            is shown as it is, unless run, iterations, rule or temperature ask for a new search of its hall.
+        level: of Navigation; test levels are 2000000 to 2999999.
+        exits: of the hall.
+        exit_layout: of the level.
+        time: step of the episode; the solver itself drives there.
+        iterations: expansions of the search, at most 1000; as trained if not given.
+        rule: how the search picks nodes; as trained if not given.
+        temperature: of the expansion policy; as trained if not given.
+        out: also write the search as a picture (.svg, .png) or as data (.json).
+        lines: nodes to show in the terminal; the rest is counted.
+        seed: of the sampled expansions.
+        device: auto takes CUDA where there is one.
+        threads: small networks are fastest with one.
+    """
+    if out is not None and out.suffix not in (".svg", ".png", ".json"):
+        raise ValueError(f"out must end in .svg, .png or .json, got {out}")
+    at_least_one(lines=lines)
+    from dtsn.inspection import describe_navigation, write_search
+    from dtsn.inspection.text import search_text
+
+    prepare(threads)
+    search: dict[str, Any] = {"iterations": iterations, "rule": rule, "temperature": temperature}
+    if state is None:
+        options = NavigationOptions(exits=exits, exit_layout=exit_layout)
+        solver = load(run, device)
+        document = describe_navigation(solver, level, options, time=time, seed=seed, **search)
+    else:
+        document = plan_state(state, run, device, seed, search)
+    console().print(search_text(document, lines, console().width))
+    if out is None:
+        return done("nothing written", "dtsn plan --out tree.svg (or .png, .json), dtsn play")
+    if out.suffix == ".json":
+        write_search(out, document)
+    else:
+        from dtsn.inspection.figures import search_figure
+
+        search_figure(document, out)
+    again = f"dtsn plan --state {out}" if out.suffix == ".json" else "dtsn play"
+    done(f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)", again)
+
+
+def plan_state(
+    state: Path, run: Path | None, device: Device, seed: int, search: dict[str, Any]
+) -> SearchDocument:
+    """The search of a saved state: as it was written, or anew where something else is asked for."""
+    from dtsn.inspection import describe_observation, read_search, search_again
+
+    if state.suffix == ".npy":
+        return describe_observation(load(run, device), state, seed=seed, **search)
+    if state.suffix != ".json":
+        raise ValueError(f"state must end in .json or .npy, got {state}")
+    document = read_search(state)
+    if run is None and all(value is None for value in search.values()):
+        return document
+    return search_again(load(run, device), document, seed=seed, **search)
+
+
+def play(
+    run: tyro.conf.Positional[Path | None] = None,
+    level: int = SHOWN_LEVEL,
+    exits: Literal[1, 2] = 1,
+    exit_layout: Layout = "independent",
+    iterations: int | None = None,
+    rule: Rule | None = None,
+    temperature: float | None = None,
+    out: Path | None = None,
+    delay: float = 0.25,
+    seed: int = 0,
+    device: Device = "auto",
+    threads: int = 1,
+) -> None:
+    """Watch an episode: the hall, the way that each search plans, and its Q-values.
+
+    It is the episode that dtsn eval plays at the same level and seed.
+
+    Example: dtsn play --level 2000003 --exits 1 --out episode.gif
+
+    Args:
+        run: a run folder or a checkpoint; the shipped D-TSN if not given.
+        level: of Navigation; test levels are 2000000 to 2999999.
+        exits: of the hall.
+        exit_layout: of the level.
+        iterations: expansions of each search, at most 1000; as trained if not given.
+        rule: how the search picks nodes; as trained if not given.
+        temperature: of the expansion policy; as trained if not given.
+        out: write an animation (.gif) instead of showing the episode here.
+        delay: seconds per step.
+        seed: of the sampled expansions.
+        device: auto takes CUDA where there is one.
+        threads: small networks are fastest with one.
+    """
+    if out is not None and out.suffix != ".gif":
+        raise ValueError(f"out must end in .gif, got {out}")
+    if not 0 <= delay <= 60:
+        raise ValueError(f"delay must be from 0 to 60 seconds, got {delay}")
+    from dtsn.inspection import watch_navigation
+
+    prepare(threads)
+    options = NavigationOptions(exits=exits, exit_layout=exit_layout)
+    search: dict[str, Any] = {"iterations": iterations, "rule": rule, "temperature": temperature}
+    decisions = watch_navigation(load(run, device), level, options, seed=seed, **search)
+    if out is None:
+        from dtsn.inspection.text import show_episode
+
+        steps, outcome = show_episode(decisions, console(), delay)
+    else:
+        from dtsn.inspection.figures import episode_gif
+
+        frames = []
+        with progress(f"playing level {level}") as update:
+            for frame in decisions:
+                frames.append(frame)
+                update(len(frames), options.max_steps)
+        steps, outcome = len(frames), frames[-1][1]
+        episode_gif(frames, out, delay)
+    console().print(f"{outcome} after {steps} steps")
+    last = f"dtsn plan --level {level} --exits {exits} --time {steps - 1}"
+    done(f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)" if out else "nothing written", last)
+
+
+def view(
+    files: tyro.conf.Positional[tuple[Path, ...]] = (),
+    runs: Path = Path("runs"),
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    browser: Annotated[bool, tyro.conf.arg(aliases=["--open"])] = False,
+    device: Device = "auto",
+) -> None:
+    """Show how trained solvers search: a local web page, until Ctrl-C.
+
+    Shows the shipped solvers and the runs below a folder (Navigation, or Procgen with dtsn[procgen]): the
+    hall or the frame, the search tree as it grows, the Q-values after every iteration, and two solvers side
+    by side.
+
+    Example: dtsn view --runs runs --open
+
+    Args:
+        files: searches that dtsn plan or write_search wrote (.json), to open beside the runs.
+        runs: folder with run folders; nothing outside of it is read.
+        host: address to listen on; the default is reachable from this machine only.
+        port: to listen on; 0 takes a free one.
+        browser: open the page in the browser.
+        device: auto takes CUDA where there is one.
+    """
+    try:
+        from dtsn.viewer.guard import is_loopback
+        from dtsn.viewer.library import Library
+        from dtsn.viewer.server import serve
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"dtsn view needs FastAPI, uvicorn and pillow ({error}): pip install 'dtsn[viewer]'"
+        ) from error
+
+    def ready(address: str) -> None:
+        print(f"dtsn view is at {address}", flush=True)
+        if not is_loopback(host):
+            print(
+                f"warning: other machines that reach {host} can use it too: there is no password", flush=True
+            )
+        if browser:
+            webbrowser.open(f"{address}#run=file/{quote(files[0].name)}" if files else address)
+
+    from dtsn.inspection import read_search
+
+    prepare()
+    documents = {path.name: read_search(path) for path in files}
+    serve(Library(runs, pick_device(device), documents=documents), host, port, ready)
+    print("stopped")
+
+
+def doctor(folder: Path = Path(), device: Device = "auto") -> None:
+    """Say what is installed, what is missing and how to get it, and whether the core works.
+
+    Plays a few levels with the shipped solvers and writes a file that it removes. The exit code is 0 if the
+    core works and 1 if it does not; missing extras do not count.
+
+    Example: dtsn doctor
+
+    Args:
+        folder: where to try to write.
+        device: auto takes CUDA where there is one.
+    """
+    from dtsn.cli.doctor import examine
+
+    prepare()
+    bad = 0
+    style = {"ok": "green", "missing": "yellow", "bad": "bold red"}
+    for finding in examine(folder, pick_device(device)):
+        bad += finding.state == "bad"
+        console().print(f"{finding.state:<8}", style=style[finding.state], end="")
+        console().print(f"{finding.name:<18}{finding.text}")
+    if bad:
+        done(f"{bad} of the findings above must be mended", "pip install --force-reinstall dtsn")
+        sys.exit(1)
+    done("the core works; nothing written", "dtsn demo")

@@ -1,0 +1,79 @@
+"""What the commands share on the terminal: lines, bars, tables and the last line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+
+def console(stderr: bool = False) -> Any:
+    """The terminal; brackets in what is printed are brackets, as in paths, not markup."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, soft_wrap=True, stderr=stderr)
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[..., None]]:
+    """A bar with the time that is left; yields ``update(done, total, text="")``."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    title_column, text_column = (
+        TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[text]")
+    )
+    columns = (title_column, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text_column)
+    with Progress(*columns, console=console()) as bar:
+        task = bar.add_task(title, total=None, text="")
+
+        def update(completed: int, total: int, text: str = "") -> None:
+            bar.update(task, completed=completed, total=total, text=text)
+
+        yield update
+
+
+def make_table(title: str) -> Any:
+    """An empty table of Navigation results."""
+    from rich.table import Table
+
+    table = Table(title=title)
+    for column in ("levels", "success", "95% interval", "collision", "time-out", "paper"):
+        table.add_column(column, justify="left" if column == "levels" else "right")
+    return table
+
+
+def add_result(table: Any, title: str, rows: list[Any], paper: str = "") -> None:
+    """A line of a table of Navigation results."""
+    from dtsn.reproduce.statistics import wilson
+
+    count = len(rows)
+    success, collision = sum(r.success for r in rows), sum(r.collision for r in rows)
+    low, high = wilson(success, count)
+    rates = [success / count, collision / count, (count - success - collision) / count]
+    shown = [f"{100 * rate:.1f}%" for rate in rates]
+    table.add_row(title, shown[0], f"{100 * low:.1f} to {100 * high:.1f}", *shown[1:], paper)
+
+
+def pairs(rows: Iterable[tuple[str, object]], title: str = "") -> Any:
+    """A table of names and values."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=title or None, show_header=False, title_justify="left", box=None, padding=(0, 2, 0, 0)
+    )
+    for name, value in rows:
+        table.add_row(Text(name, "bold"), Text(str(value)))
+    return table
+
+
+def done(what: str, then: str) -> None:
+    """The last line of a command: what it wrote and what to run next."""
+    console().print(f"{what}\nnext: {then}")
+
+
+def stopped(what: str, then: str) -> NoReturn:
+    """The last line of a command that Ctrl-C has ended, and its exit code."""
+    done(what, then)
+    sys.exit(130)

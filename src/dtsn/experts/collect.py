@@ -1,0 +1,277 @@
+"""Play a behaviour policy and write what it saw to a data set."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtsn.arrays import Bytes, Ints
+from dtsn.config import Keep
+from dtsn.data.dataset import Dataset, DatasetError, DatasetWriter, Episode
+from dtsn.envs.navigation import MOVES, SPLITS, NavigationOptions, make_levels, observe, step
+from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, Policy, ProcgenOptions, play_levels, split_range
+from dtsn.experts.behaviour import BehaviourPolicy
+from dtsn.experts.value_iteration import expert_actions, optimal_q, optimal_values
+from dtsn.randomness import hashed_integers, hashed_uniforms
+from dtsn.storage import RunLock, replace_durably
+
+Progress = Callable[
+    ..., None
+]  # called with (episodes done, episodes in all), and a text if there is one to show
+
+LEVELS_AT_ONCE = 256
+GAMES_AT_ONCE = 64
+HOPELESS = 500  # failures before the first success
+
+
+def collect_navigation(
+    path: str | Path,
+    *,
+    episodes: int = 1000,
+    options: NavigationOptions | None = None,
+    split: str = "train",
+    seed: int = 0,
+    discount: float = 1.0,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Write shortest ways through `episodes` different levels of a split; the seed draws levels and ways."""
+    options = options or NavigationOptions()
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
+    first, end = SPLITS[split]
+    if not 1 <= episodes <= end - first:
+        raise ValueError(f"episodes is {episodes}; choose from 1 to the {end - first} levels of {split}")
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; it must not be negative")
+
+    rng = np.random.default_rng(seed)
+    seeds = _drawn_levels(rng, split, episodes)
+    with DatasetWriter(
+        path,
+        env_id="dtsn/Navigation-v0",
+        env_options=asdict(options),
+        num_actions=len(MOVES),
+        observation_shape=(3, options.size, options.size),
+        discount=discount,
+        provenance={"policy": "value iteration", "split": split, "seed": seed},
+        overwrite=overwrite,
+    ) as writer:
+        for done in range(0, episodes, LEVELS_AT_ONCE):
+            for episode in play_navigation(seeds[done : done + LEVELS_AT_ONCE], options, rng):
+                writer.add_episode(*episode)
+            if progress is not None:
+                progress(min(done + LEVELS_AT_ONCE, episodes), episodes)
+    return writer.path
+
+
+def expert_levels(episodes: int = 1000, split: str = "train", seed: int = 0) -> Ints:
+    """The levels ``[episodes]`` that :func:`collect_navigation` plays."""
+    return _drawn_levels(np.random.default_rng(seed), split, episodes)
+
+
+def _drawn_levels(rng: np.random.Generator, split: str, episodes: int) -> Ints:
+    first, end = SPLITS[split]
+    return np.sort(rng.choice(end - first, episodes, replace=False, shuffle=False)) + first
+
+
+def play_navigation(seeds: Ints, options: NavigationOptions, rng: np.random.Generator) -> Iterator[Episode]:
+    """Shortest ways through the levels of these seeds [L], played at once; `rng` decides between equals."""
+    levels = make_levels(seeds, options)
+    values = optimal_values(levels.walls, levels.goal)
+    robot, arrived = levels.robot, np.zeros(len(levels), bool)
+    robots: list[Ints] = [robot]
+    actions: list[Ints] = []
+    length = np.full(len(levels), options.max_steps)  # [L] steps until the episode ends
+    while not arrived.all() and len(actions) < options.max_steps:
+        actions.append(expert_actions(optimal_q(values, robot), rng.random(len(levels))))
+        robot, success, _ = step(levels.walls, levels.goal, robot, actions[-1])
+        robots.append(robot)
+        length[success & ~arrived] = len(actions)  # who has arrived drives on until all have; that is cut off
+        arrived |= success
+
+    ways, played = np.stack(robots, axis=1), np.stack(actions, axis=1)  # [L, T + 1, 2], [L, T]
+    for level, steps in enumerate(length):
+        frames = steps + 1
+        walls = np.broadcast_to(levels.walls[level], (frames, *levels.walls.shape[1:]))
+        goal = np.broadcast_to(levels.goal[level], (frames, 2))
+        yield Episode(
+            observations=observe(walls, goal, ways[level, :frames]),
+            actions=played[level, :steps],
+            rewards=np.full(steps, -1.0),
+            terminated=bool(arrived[level]),
+            level=int(seeds[level]),
+        )
+
+
+def collect_procgen(
+    path: str | Path,
+    options: ProcgenOptions,
+    expert: BehaviourPolicy | None,
+    *,
+    episodes: int = 1000,
+    keep: Keep = "successful",
+    num_levels: int = 0,
+    seed: int = 0,
+    discount: float = 1.0,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Write the first `episodes` successful episodes of an expert (None: random actions) on training levels.
+
+    Successful means that the level was completed; `keep="all"` keeps every episode. Episode number i has its
+    level (any, or one of the first `num_levels`) and its random numbers from (seed, i) alone, and the data
+    set holds the successful ones with the lowest numbers in their order. So it does not favour short
+    episodes, and it is the same however often its collection was interrupted.
+
+    Each episode is a file of its own in the folder `.NAME.parts` until all are there: a collection that was
+    stopped, or killed, goes on from them when it is started again.
+    """
+    path = Path(path)
+    if episodes < 1:
+        raise ValueError(f"episodes is {episodes}; it must be at least 1")
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; it must not be negative")
+    if keep not in ("successful", "all"):
+        raise ValueError(f"keep is {keep!r}; choose successful or all")
+    split_range("train", num_levels)
+    if expert is not None and expert.options != options:
+        theirs, ours = (f"{x.game} ({x.mode})" for x in (expert.options, options))
+        raise ValueError(f"the expert plays {theirs}, not {ours}: give an expert of the same game and mode")
+    header: dict[str, Any] = {
+        "env_id": "dtsn/Procgen-v0",
+        "env_options": asdict(options),
+        "num_actions": NUM_ACTIONS,
+        "observation_shape": FRAME_SHAPE,
+        "discount": discount,
+        "provenance": {
+            "policy": "random" if expert is None else expert.kind,
+            "expert": None if expert is None else expert.description(),
+            "keep": keep,
+            "split": "train",
+            "num_levels": num_levels,
+            "seed": seed,
+        },
+    }
+    writer = DatasetWriter(
+        path, **header, overwrite=overwrite
+    )  # refuses what cannot be written, before playing
+    parts = _Parts(path.with_name(f".{path.name}.parts"), header)
+    try:
+        _play_procgen(parts, options, expert, episodes, keep, num_levels, seed, progress)
+        with writer:
+            for written, file in enumerate(parts.kept_files()[:episodes], 1):
+                with Dataset(file) as part:
+                    writer.add_episode(*part.episode(0))
+                if progress is not None:
+                    progress(written, episodes, "writing")
+    finally:
+        parts.lock.release()
+    shutil.rmtree(parts.folder)
+    return path
+
+
+def _play_procgen(
+    parts: _Parts,
+    options: ProcgenOptions,
+    expert: BehaviourPolicy | None,
+    episodes: int,
+    keep: Keep,
+    num_levels: int,
+    seed: int,
+    progress: Progress | None,
+) -> None:
+    """Play episodes 0, 1, 2, … until enough are kept, and those that have begun to their end."""
+    first, end = split_range("train", num_levels)
+    stream = hashed_integers(np.array([seed]), 0, 2**62)
+
+    def numbered_levels() -> Iterator[tuple[int, int]]:
+        for number in count():
+            # Only lower numbers count: after an interruption, long episodes before the kept ones may be owed.
+            if sum(kept < number for kept in parts.kept) >= episodes or (
+                keep == "all" and number == episodes
+            ):
+                return
+            if number not in parts.kept and number not in parts.rejected:
+                yield number, first + int(hashed_integers(stream + number, 0, end - first)[0])
+
+    at_once = min(GAMES_AT_ONCE, episodes)
+    policy = random_policy(seed) if expert is None else expert.policy(seed, at_once)
+    for played in play_levels(options, numbered_levels(), policy, at_once=at_once):
+        if played.complete or keep == "all":
+            episode = Episode(
+                played.observations, played.actions, played.rewards, played.terminated, played.level
+            )
+            parts.add(played.number, episode)
+        else:
+            parts.reject(played.number)
+        ended = len(parts.kept) + len(parts.rejected)
+        if not parts.kept and ended >= HOPELESS:
+            raise ValueError(
+                f"none of the first {ended} episodes of {options.game} ({options.mode}) was successful: "
+                "train the expert for longer, or keep all episodes (--keep all)"
+            )
+        if progress is not None:
+            rate = f"kept {len(parts.kept) / ended:.0%} of {ended}"
+            progress(min(len(parts.kept), episodes), episodes, rate)
+
+
+def random_policy(seed: int) -> Policy:
+    """Uniformly random actions by (seed, episode, step) alone."""
+
+    def act(frames: Bytes, numbers: Ints, steps: Ints) -> Ints:
+        return (hashed_uniforms(seed, numbers, steps) * NUM_ACTIONS).astype(np.int64)
+
+    return act
+
+
+class _Parts:
+    """The episodes of an unfinished collection: a file for each that is kept, a line for each that is not."""
+
+    def __init__(self, folder: Path, header: dict[str, Any]) -> None:
+        self.folder, self._header = folder, header
+        self._request = folder / "request.json"
+        self._failures = folder / "rejected.txt"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.lock = RunLock(folder)
+        try:
+            self._resume()
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def _resume(self) -> None:
+        request = json.dumps(self._header, sort_keys=True, indent=1)
+        if not self._request.exists():
+            replace_durably(self._request, request.encode())
+        elif self._request.read_text() != request:
+            raise DatasetError(
+                f"{self.folder} holds the beginning of a collection with other settings: "
+                "use the same settings, or delete that folder to start anew"
+            )
+        self.kept = {int(file.stem.removeprefix("episode-")) for file in self.kept_files()}
+        lines = self._failures.read_text().split("\n")[:-1] if self._failures.exists() else []
+        self.rejected = {int(line) for line in lines if line.isdigit()} - self.kept
+        for leftover in self.folder.glob(".episode-*.tmp"):  # of a process that was killed
+            leftover.unlink()
+
+    def kept_files(self) -> list[Path]:
+        """By number."""
+        return sorted(self.folder.glob("episode-*.h5"))
+
+    def add(self, number: int, episode: Episode) -> None:
+        with DatasetWriter(self.folder / f"episode-{number:09d}.h5", **self._header) as writer:
+            writer.add_episode(*episode)
+        self.kept.add(number)
+
+    def reject(self, number: int) -> None:
+        with self._failures.open("a") as file:
+            file.write(f"{number}\n")
+        self.rejected.add(number)

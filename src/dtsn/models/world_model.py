@@ -1,0 +1,91 @@
+"""The learned world model: encoder E, transition T, reward R and value V, as a search sees them.
+
+The search carries *pre-activations* ``u`` and every module reads the latent state ``h = tanh(u)``, which
+lies in (−1, 1). A transition adds to ``u``, inside the squash: ``u′ = u + T(h, a)``. Adding outside it,
+``tanh(h + T(h, a))``, would shrink a state at every step even if nothing happened.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dtsn.batch import Observation
+
+
+class WorldModel(nn.Module):
+    """Four modules, yours or those of :mod:`dtsn.models.heads`, with their shapes checked.
+
+    ==============  ============================================================
+    ``encoder``     observations ``[B, ...]`` -> ``u [B, *latent]``
+    ``transition``  ``h [B, *latent]`` -> change of ``u`` by each action ``[B, A, *latent]``
+    ``reward``      ``h [B, *latent]`` -> reward of each action ``[B, A]``
+    ``value``       ``h [B, *latent]`` -> value ``[B]``
+    ==============  ============================================================
+
+    ``latent_shape``, if given, is what the other modules were made for: another encoder must return it, too.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        transition: nn.Module,
+        reward: nn.Module,
+        value: nn.Module,
+        num_actions: int,
+        latent_shape: tuple[int, ...] | None = None,
+    ):
+        super().__init__()
+        if num_actions < 1:
+            raise ValueError(f"num_actions must be at least 1, got {num_actions}")
+        self.encoder = encoder
+        self.transition = transition
+        self.reward_head = reward
+        self.value_head = value
+        self.num_actions = num_actions
+        self.latent_shape = latent_shape
+
+    def encode(self, observation: Observation) -> Tensor:
+        """Observations ``[B, ...]`` (of a Dict or Tuple space: a structure of them) -> ``u [B, *latent]``."""
+        latent: Tensor = self.encoder(observation)
+        rows = observation.shape[0] if isinstance(observation, Tensor) else latent.shape[0]
+        if self.latent_shape is not None:
+            _check_shape("encoder", latent, (rows, *self.latent_shape))
+        elif latent.dim() < 2 or latent.shape[0] != rows:
+            raise ValueError(f"encoder must return latents [{rows}, ...], got {list(latent.shape)}")
+        return latent
+
+    def expand(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """``u [B, *latent]`` -> ``u′ [B, A, *latent]`` of every action and rewards ``[B, A]``."""
+        state = torch.tanh(latent)
+        batch, shape = latent.shape[0], latent.shape[1:]
+        change: Tensor = self.transition(state)
+        _check_shape("transition", change, (batch, self.num_actions, *shape))
+        reward: Tensor = self.reward_head(state)
+        _check_shape("reward", reward, (batch, self.num_actions))
+        return latent.unsqueeze(1) + change, reward
+
+    def value(self, latent: Tensor) -> Tensor:
+        """``u [B, *latent]`` -> values ``[B]``."""
+        value: Tensor = self.value_head(torch.tanh(latent))
+        _check_shape("value", value, (latent.shape[0],))
+        return value
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
+    """θ′ ← α θ′ + (1 − α) θ for the target encoder; buffers are copied."""
+    if [p.shape for p in average.parameters()] != [p.shape for p in module.parameters()]:
+        raise ValueError(
+            "the encoder is not the one that the target encoder was copied from: "
+            "make the solver with encoder= instead of assigning one"
+        )
+    for old, new in zip(average.parameters(), module.parameters(), strict=True):
+        old.lerp_(new, 1 - decay)
+    for buffer, source in zip(average.buffers(), module.buffers(), strict=True):
+        buffer.copy_(source)
+
+
+def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
+    if tensor.shape != expected:
+        raise ValueError(f"{name} module must return shape {list(expected)}, got {list(tensor.shape)}")

@@ -1,0 +1,1 @@
+"""Navigation: the paper's grid world."""

@@ -1,0 +1,1 @@
+"""Procgen: the 16 games."""

@@ -1,0 +1,78 @@
+"""The paper's losses: one pure function per equation, each per sample ``[B]`` (or ``[B, T]``).
+
+Equation names are the labels in the paper's source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dtsn.config import LossWeights
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """The loss of a batch: what to differentiate, and what it was made of."""
+
+    total: Tensor  # []  λ-weighted sum, mean over the batch
+    terms: dict[str, Tensor]  # name -> [B], detached, before weighting
+
+    def means(self) -> dict[str, float]:
+        """The total and each term's mean, for logs."""
+        values = torch.stack([self.total.detach(), *(term.mean() for term in self.terms.values())]).tolist()
+        return dict(zip(["loss", *self.terms], values, strict=True))
+
+
+def q_loss(q_values: Tensor, action: Tensor, target: Tensor) -> Tensor:
+    """``equation_mse_loss``: (Q(s, a) − Q)², for ``q_values [B, A]`` or ``[B, T, A]``."""
+    chosen = _of_action(q_values, action)
+    return (chosen - _like(target, chosen)).square()
+
+
+def cql_loss(q_values: Tensor, action: Tensor) -> Tensor:
+    """``equation_cql_loss``: log Σ exp Q(s, ·) − Q(s, a), for ``[B, A]`` or ``[B, T, A]``."""
+    return q_values.logsumexp(-1) - _of_action(q_values, action)
+
+
+def transition_loss(predicted: Tensor, target: Tensor) -> Tensor:
+    """``equation_transition_loss``: ‖h̄′ − h′‖², summed over the latent's dimensions."""
+    return (predicted - target.detach()).square().flatten(1).sum(1)
+
+
+def reward_loss(rewards: Tensor, action: Tensor, reward: Tensor) -> Tensor:
+    """``equation_reward_loss``: (R(h, a) − r)², for ``rewards [B, A]`` of all actions."""
+    return (_of_action(rewards, action) - reward).square()
+
+
+def expansion_loss(log_probs: Tensor, losses: Tensor, telescoping: bool = True) -> Tensor:
+    """``equation_tree_policy_gradient_telescopic``: Σ_t log π_t · (L_T − L_{t−1}), L constant, L_0 = 0.
+
+    Its gradient is the REINFORCE term of the expected loss's gradient; its own value means nothing.
+    Without telescoping every step is credited with the whole L_T (``equation_tree_policy_gradient``).
+    ``log_probs`` and ``losses`` are ``[B, T]``.
+    """
+    losses = losses.detach()
+    returns = losses[:, -1:].expand_as(losses)
+    if telescoping:
+        returns = returns - torch.cat([torch.zeros_like(losses[:, :1]), losses[:, :-1]], 1)
+    return (log_probs * returns).sum(1)
+
+
+def combine(terms: dict[str, Tensor], weights: LossWeights, weight: Tensor | None = None) -> LossTerms:
+    """``equation_final_loss``: the λ-weighted sum of the terms ``[B]``, times ``weight [B]``, mean over B."""
+    total = torch.stack([getattr(weights, name) * term for name, term in terms.items()]).sum(0)
+    total = total if weight is None else total * weight
+    return LossTerms(total.mean(), {name: term.detach() for name, term in terms.items()})
+
+
+def _of_action(table: Tensor, action: Tensor) -> Tensor:
+    """``[B, A] -> [B]`` or ``[B, T, A] -> [B, T]``: the column of each sample's action."""
+    index = action.view(-1, *[1] * (table.dim() - 1)).expand(*table.shape[:-1], 1)
+    return table.gather(-1, index).squeeze(-1)
+
+
+def _like(target: Tensor, values: Tensor) -> Tensor:
+    return target.view(-1, *[1] * (values.dim() - 1))
