@@ -77,6 +77,10 @@ def test_properties(seed: int, actions: int, iterations: int, ends: str) -> None
     root = model.roots(3, (3,), rng)
     tree = best_first_search(model, root, iterations=iterations, merge=True, generator=rng)
     canonical = tree.merging.canonical
+    below = tree.root_action[:, :, None] == torch.arange(actions)
+    counted = tree.leaf_value[:, :, None].where(below, -torch.inf).amax(1)
+    torch.testing.assert_close(counted, tree.q, rtol=0, atol=TOLERANCE)
+    assert torch.equal(tree.root_action.gather(1, tree.best_leaf[:, None])[:, 0], counted.argmax(1))
     for row in range(len(root)):
         slots = [slot for slot in tree.selected[row].tolist() if slot >= 0]
         assert canonical[row, slots].tolist() == slots  # no alias is expanded

@@ -127,42 +127,56 @@ def _grow(
         tables.close(slot)
         latent, latents = _next_latent(children.latent, latents, t, tables.flat_index(slot))
         children = expand_plainly(model, latent) if ends is None else expand(model, ends.latent(latent))
+    made = first, rewards, values, selected
+    return _finish(*made, iterations, tables, ends, places, rule, temperature)
+
+
+def _finish(
+    root: Children,
+    rewards: list[Tensor],
+    values: list[Tensor],
+    selected: list[Tensor],
+    iterations: int,
+    tables: Tables,
+    ends: Ends | None,
+    places: Places | None,
+    rule: str,
+    temperature: float,
+) -> SearchTree:
+    """Put what the iterations made side by side and back it up."""
     missing = iterations - len(selected)  # all rows stopped early
-    selected += missing * [slot.new_full(slot.shape, -1)]
-    zero = rewards[0].new_zeros(len(root), 1)
+    selected += missing * [selected[0].new_full(selected[0].shape, -1)]
+    zero = torch.zeros_like(rewards[0][:, :1])
     zeros = missing * [torch.zeros_like(rewards[0])]
-    rewards_table = torch.cat([zero, *rewards, *zeros], 1).to(tables.dtype)
-    values_table = torch.cat([zero, *values, *zeros], 1).to(tables.dtype)
+    reward = torch.cat([zero, *rewards, *zeros], 1).to(tables.dtype)
+    value = torch.cat([zero, *values, *zeros], 1).to(tables.dtype)
     chosen = torch.cat(selected, 1)
-    exists = terminal = None
-    if ends is not None:
-        exists, terminal = ends.tables(missing)
-    path_value = tables.path_value(values_table.detach(), exists)
-    backed_up, merging = None, None
-    if places is not None:
-        merging = Merging(places.canonical, tables.returns, tables.scale)
-    if rewards_table.requires_grad or values_table.requires_grad:
+    exists, terminal = (None, None) if ends is None else ends.tables(missing)
+    merging = None if places is None else Merging(places.canonical, tables.returns, tables.scale)
+    path_value = tables.path_value(value.detach(), exists)
+    backed_up = None
+    differentiable = reward.requires_grad or value.requires_grad
+    if differentiable or merging is not None:
         alias = None if merging is None else merging.alias
-        timeline = Timeline.of(chosen, nodes, exists, terminal, alias)
-        of_tree = rewards_table, values_table, path_value, timeline
-        backed_up = back_up(*of_tree, temperature=temperature, scale=tables.scale)
-        if merging is not None:
-            backed_up = merged_q(*of_tree, merging), backed_up[1]
+        timeline = Timeline.of(chosen, path_value.shape[1], exists, terminal, alias)
+        table = reward, value, path_value, timeline
+    if differentiable:
+        q_values, log_probs = back_up(*table, temperature=temperature, scale=tables.scale)
+        backed_up = (q_values if merging is None else merged_q(*table, merging)), log_probs
         q = backed_up[0][:, -1]
     elif merging is not None:
-        timeline = Timeline.of(chosen, nodes, exists, terminal, merging.alias)
-        q = merged_q(rewards_table, values_table, path_value, timeline, merging, last=True)[:, 0]
+        q = merged_q(*table, merging, last=True)[:, 0]
     else:
         q = final_q(path_value, selected, exists)
     return SearchTree(
         q=q,
         selected=chosen,
-        reward=rewards_table.detach(),
-        value=values_table.detach(),
+        reward=reward.detach(),
+        value=value.detach(),
         path_value=path_value,
-        root_children=first.latent,
-        root_rewards=first.reward,
-        root_terminal=first.terminal,
+        root_children=root.latent,
+        root_rewards=root.reward,
+        root_terminal=root.terminal,
         rule=rule,
         temperature=temperature,
         node_mask=exists,

@@ -104,6 +104,16 @@ def merged_q(
     return q.masked_fill(missing, -torch.inf).view(shape)
 
 
+def leaf_worth(path_value: Tensor, timeline: Timeline, merging: Merging, root_action: Tensor) -> Tensor:
+    """``[B, N]`` what each leaf and alias of the finished trees counts; −inf for other nodes."""
+    iterations = timeline.slots.shape[1]
+    worth, last_resort, value = _Finder(path_value, timeline, merging).worth(
+        slice(iterations - 1, iterations)
+    )
+    exhausted = (value[:, 0] == -torch.inf).gather(1, root_action.clamp(min=0)) & (root_action >= 0)
+    return torch.where(exhausted, last_resort[:, 0], worth[:, 0])
+
+
 class _Returns(torch.autograd.Function):
     """Rewards ``[B, N]`` -> discounted rewards from the root, which the search has summed up already."""
 
@@ -134,12 +144,15 @@ class _Finder:
 
     def best(self, block: slice) -> tuple[Tensor, Tensor]:
         """``[B, t, A]`` slots of the best leaf or alias below each root action, and the leaf it leads to."""
-        leaves = counting(self.scores, self.timeline.leaf_until, self.actions, block)  # [B, t, n], no aliases
-        onward, onward_leaf = self._onward(leaves, block)  # [B, t, n]
-        worth, last_resort = self._worth(leaves, onward, block)
+        onward_leaf, worth, last_resort = self._worth(block)
         value, node = self._best_below(worth)
         node = torch.where(value == -torch.inf, self._best_below(last_resort)[1], node)
         return node, onward_leaf.gather(2, node)
+
+    def worth(self, block: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """What leaves and aliases are worth and the last resort ``[B, t, n]``; the best worth ``[B, t, A]``."""
+        _, worth, last_resort = self._worth(block)
+        return worth, last_resort, self._best_below(worth)[0]
 
     def _best_below(self, worth: Tensor) -> tuple[Tensor, Tensor]:
         """The largest ``worth [B, t, n]`` below each root action and its slot, ``[B, t, A]``."""
@@ -171,8 +184,10 @@ class _Finder:
         alias = self.alias[:, None, :nodes] & (onward != -torch.inf)
         return onward, torch.where(alias, slot, itself)
 
-    def _worth(self, leaves: Tensor, onward: Tensor, block: slice) -> tuple[Tensor, Tensor]:
-        """``[B, t, n]`` what each leaf and alias is worth, and the path values of aliases alone."""
+    def _worth(self, block: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """``[B, t, n]`` the leaf each node leads to, what leaves and aliases are worth, V̄ of aliases."""
+        leaves = counting(self.scores, self.timeline.leaf_until, self.actions, block)  # no aliases
+        onward, onward_leaf = self._onward(leaves, block)
         nodes = leaves.shape[2]
         returns, canonical = self.merging.returns, self.merging.canonical
         rest = onward - returns.gather(1, canonical)[:, None, :nodes]
@@ -181,7 +196,7 @@ class _Finder:
         t = torch.arange(block.start, block.stop, device=leaves.device)[:, None]
         is_alias = self.alias[:, None, :nodes] & (self.created[:nodes] <= t)
         worth = torch.where(is_alias, returns[:, None, :nodes] + rest, leaves)
-        return worth, torch.where(is_alias, self.scores[:, None, :nodes], -torch.inf)
+        return onward_leaf, worth, torch.where(is_alias, self.scores[:, None, :nodes], -torch.inf)
 
 
 def _in_families(table: Tensor, actions: int) -> Tensor:
