@@ -26,6 +26,7 @@ from dtsn.cli.doctor import packages
 from dtsn.data.dataset import Dataset
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
 from dtsn.evaluation import episodes as evaluation
+from dtsn.evaluation.rows import ProcgenRow, write_rows
 from dtsn.inspection.document import read_search
 from dtsn.pretrained import shipped
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dtsn.envs.procgen import GAMES, load_envpool
-<<<<<<< HEAD
-from dtsn.reproduce.experiments import PROCGEN_BUDGETS
-from dtsn.reproduce.navigation import run as navigation
+from dtsn.reproduce.navigation.plan import Campaign
+from dtsn.reproduce.navigation.variants import FAMILIES
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.reproduce.procgen.run import (
     ProcgenCampaign,
     behaviour_policy,
@@ -21,12 +21,6 @@ from dtsn.reproduce.procgen.run import (
     write_curve,
     write_meta,
 )
-=======
-from dtsn.reproduce.navigation.plan import Campaign
-from dtsn.reproduce.navigation.variants import FAMILIES
-from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
-from dtsn.reproduce.procgen.run import ProcgenCampaign, check_record, run_game, write_curve, write_meta
->>>>>>> reproduce
 from dtsn.settings import plain
 
 

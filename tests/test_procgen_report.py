@@ -15,7 +15,6 @@ from dtsn.reproduce.procgen.report import (
     build_procgen_report,
     mean_z,
     normalised,
-    read_rows,
     summarise,
     wins,
     z_score,
