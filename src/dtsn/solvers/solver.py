@@ -358,7 +358,7 @@ class Solver(nn.Module):
             invalid_actions=closed,
             uniforms=read_uniforms(uniforms, lead, expansions),
             generator=generator,
-            **({"merge": True} if acting and config.merge else {}),
+            merge=acting and config.merge,
         )
 
     @property
