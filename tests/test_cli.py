@@ -20,6 +20,7 @@ import pytest
 from PIL import Image
 
 from dtsn import processes
+from dtsn.checkpoint import latest_checkpoint, read_metrics
 from dtsn.cli import main as cli
 from dtsn.cli.doctor import packages
 from dtsn.data.dataset import Dataset
@@ -29,7 +30,6 @@ from dtsn.evaluation.rows import ProcgenRow, write_rows
 from dtsn.inspection.document import read_search
 from dtsn.pretrained import shipped
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
-from dtsn.training.checkpoint import latest_checkpoint, read_metrics
 from dtsn.training.trainer import load_solver
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")

@@ -95,8 +95,8 @@ def fit(
     threads: int,
 ) -> str:
     """Train with a progress bar; Ctrl-C saves and says how to go on. Returns what the data are of."""
+    from dtsn.checkpoint import best_checkpoint, latest_checkpoint, load_state
     from dtsn.data.dataset import Dataset
-    from dtsn.training.checkpoint import best_checkpoint, latest_checkpoint, load_state
     from dtsn.training.trainer import Trainer, train_run
 
     prepare(threads)
@@ -178,8 +178,8 @@ def expert(
         device: auto takes CUDA where there is one.
         threads: small networks are fastest with one.
     """
+    from dtsn.checkpoint import latest_checkpoint
     from dtsn.experts.ppg import train_expert
-    from dtsn.training.checkpoint import latest_checkpoint
 
     prepare(threads)
     run = run or Path("runs") / f"expert-{config.game}"

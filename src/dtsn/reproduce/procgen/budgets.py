@@ -14,7 +14,7 @@ from dtsn.config import (
     TrainConfig,
 )
 from dtsn.envs.procgen import GAMES
-from dtsn.reproduce.recipes import ABLATIONS, SOLVER_RECIPES
+from dtsn.reproduce.recipes import ABLATIONS, SOLVER_RECIPES, Recipe
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class ProcgenBudget:
     levels: int  # to test on
     unfinished: tuple[str, ...] = ()  # games whose policy completes next to no level with this much training
     other_experts: dict[str, PPGConfig] = field(default_factory=dict)  # of games that need other settings
+    scripted: tuple[str, ...] = ()  # games played by a scripted expert, as learning takes too long
 
     def expert_of(self, game: str) -> PPGConfig:
         """How the behaviour policy of a game is trained."""
@@ -46,7 +47,9 @@ _PROCGEN_SOLVER = SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.
 # Where a completed level is the only reward, undiscounted returns of successful episodes are all alike:
 # they do not tell a step towards the end from one away from it. These do, as in the authors' own script.
 _PROCGEN_DISCOUNTED = replace(_PROCGEN_SOLVER, discount=0.99)
-PROCGEN_VARIANTS = SOLVER_RECIPES | ABLATIONS
+# CQL's term alone is the cross-entropy of softmax(Q). Not in the paper: what readers compare with first.
+CLONING = Recipe("cloning", "Behaviour cloning (ours)", "qnet", weights={"q": 0})
+PROCGEN_VARIANTS = SOLVER_RECIPES | {CLONING.key: CLONING} | ABLATIONS
 PROCGEN_TITLES = {
     "random": "Random actions",
     "expert": "Behaviour policy",
@@ -71,7 +74,7 @@ PROCGEN_BUDGETS = {
     # A few hours for four games on two cores.
     "cpu": ProcgenBudget(
         mode="easy",
-        expert=replace(PPG_CPU, steps=409_600),
+        expert=replace(PPG_CPU, steps=409_600, precision="bfloat16"),
         episodes=500,
         unfinished=("bigfish", "starpilot"),
         # Small fish and rare rewards: values must be learned before a policy can be. Hence a network that
@@ -81,6 +84,7 @@ PROCGEN_BUDGETS = {
                 PPG_CPU,
                 game="bigfish",
                 steps=5_242_880,
+                precision="bfloat16",
                 encoder="impala_fast",
                 action_repeat=4,
                 rollout=128,
@@ -105,6 +109,35 @@ PROCGEN_BUDGETS = {
             learning_rate=5e-4,
             search_warmup=300,
             checkpoint_every=250,
+        ),
+        levels=500,
+    ),
+    # Policies that can play, and solvers trained long enough to differ: some hours of a core for each game.
+    # All in float32, since bfloat16 is many times slower on a CPU without instructions for it.
+    "day": ProcgenBudget(
+        mode="easy",
+        # An action is held for two frames: random ones explore farther, and a decision costs the same.
+        expert=replace(
+            PPG_CPU,
+            steps=1_310_720,
+            encoder="impala_fast",
+            action_repeat=2,
+            policy_iterations=4,
+            policy_epochs=2,
+            auxiliary_epochs=1,
+            discount=0.98,
+            entropy_weight=0.01,
+            learning_rate=3e-4,
+        ),
+        episodes=500,
+        scripted=("maze",),
+        train=TrainConfig(
+            solver=_PROCGEN_DISCOUNTED,
+            network=NetworkConfig(encoder="impala_fast", latent=128, hidden=128, value_scale=10.0),
+            steps=5000,
+            batch_size=64,
+            learning_rate=5e-4,
+            search_warmup=500,
         ),
         levels=500,
     ),
