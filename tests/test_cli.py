@@ -25,7 +25,7 @@ from dtsn.cli import main as cli
 from dtsn.cli.doctor import packages
 from dtsn.data.dataset import Dataset
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
-from dtsn.evaluation import episodes as evaluation
+from dtsn.evaluation.navigation import trace_navigation
 from dtsn.evaluation.rows import ProcgenRow, write_rows
 from dtsn.inspection.document import read_search
 from dtsn.pretrained import shipped
@@ -259,7 +259,7 @@ def test_plan_of_an_observation(folder: Path, inside: Callable[..., str]) -> Non
 
 def test_play_shows_the_evaluated_episode(folder: Path, inside: Callable[..., str]) -> None:
     solver = load_solver(shipped("dtsn"))
-    cells = evaluation.trace_navigation(solver, SHOWN_LEVEL, NavigationOptions(exits=1))
+    cells = trace_navigation(solver, SHOWN_LEVEL, NavigationOptions(exits=1))
     out = inside("play", "--delay", "0")
     assert out.count("step ") == len(cells) - 1
     assert f"arrived after {len(cells) - 1} steps" in out

@@ -11,7 +11,6 @@ from dtsn.reproduce.paper import PAPER_PROCGEN, PAPER_PROCGEN_WINS
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.reproduce.procgen.report import (
     alike,
-    bootstrap,
     build_procgen_report,
     mean_z,
     normalised,
@@ -19,6 +18,7 @@ from dtsn.reproduce.procgen.report import (
     wins,
     z_score,
 )
+from dtsn.reproduce.statistics import bootstrap
 
 
 def test_z_score_by_hand():
@@ -99,7 +99,7 @@ def campaign(folder, games=("coinrun", "dodgeball")):
 
 def test_rows_round_trip(tmp_path):
     path = write_rows(tmp_path / "x.csv.gz", [ProcgenRow(7, 2.5, False, 3), ProcgenRow(8, -1.0, True, 9)])
-    read = read_rows(path)
+    read = read_rows(path, ProcgenRow)
     assert {name: values.tolist() for name, values in read.items()} == {
         "level": [7, 8],
         "score": [2.5, -1],
@@ -113,7 +113,7 @@ def test_damaged_rows_are_named(tmp_path, damage):
     path = tmp_path / "x.csv.gz"
     path.write_bytes(damage)
     with pytest.raises(ValueError, match=r"x\.csv\.gz"):
-        read_rows(path)
+        read_rows(path, ProcgenRow)
 
 
 def test_the_page_and_the_summary(tmp_path):
