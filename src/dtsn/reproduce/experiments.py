@@ -206,11 +206,14 @@ _PROCGEN_SOLVER = SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.
 _PROCGEN_DISCOUNTED = replace(_PROCGEN_SOLVER, discount=0.99)
 PROCGEN_VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"name": name} for name in _TITLES},
+    # CQL's term alone is the cross-entropy of softmax(Q). Not in the paper: what readers compare with first.
+    "cloning": {"name": "qnet", "weights": {"q": 0}},
     **{name: changes for name, (_, changes) in _ABLATIONS.items()},
 }
 PROCGEN_TITLES = {
     "random": "Random actions",
     "expert": "Behaviour policy",
+    "cloning": "Behaviour cloning (ours)",
     **{name: variant.title for name, variant in NAVIGATION_VARIANTS.items() if name in PROCGEN_VARIANTS},
 }
 PROCGEN_BUDGETS = {

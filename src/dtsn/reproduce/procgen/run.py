@@ -41,7 +41,7 @@ class ProcgenCampaign:
     """cpu: what a laptop does in hours; day: better policies, longer training, some hours a game;
     paper: the paper's numbers (weeks of a GPU); tiny: to try it out"""
     solvers: tuple[str, ...] = ("qnet", "search", "treeqn", "dtsn")
-    """rows of the tables; also dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary;
+    """rows of the tables; also cloning, dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary;
     none: only the experts"""
     seeds: int = 1
     """training runs of each solver, seeds 0 and up"""
@@ -117,7 +117,7 @@ class ProcgenCampaign:
             if players - {"expert"} and not self.data_path(game).exists():
                 seconds += budget.episodes * 0.5
             for player, _ in missing:
-                kind = player.split("-")[0]
+                kind = PROCGEN_VARIANTS.get(player, {"name": player}).get("name", "dtsn")
                 seconds += budget.levels * SECONDS_PER_TEST[kind]
                 if kind in SECONDS_PER_SAMPLE[encoder]:
                     samples = budget.train.steps * budget.train.batch_size
@@ -265,7 +265,7 @@ def check_record(campaign: ProcgenCampaign) -> None:
     theirs, ours = read_record(path).get("numbers", {}), plain(asdict(campaign.numbers))
     for folder in sorted(each for each in path.parent.glob("*") if theirs and each.name in GAMES):
         players = {rows.parent.name for rows in folder.glob("*/*.csv.gz")}
-        differs = difference(*(_behind(numbers, folder.name, players) for numbers in (theirs, ours)))
+        differs = difference(_behind(theirs, folder.name, players), _behind(ours, folder.name, players))
         if differs:
             raise ValueError(
                 f"{folder} has rows of another {campaign.budget} budget ({differs}): "
@@ -275,15 +275,16 @@ def check_record(campaign: ProcgenCampaign) -> None:
 
 def _behind(numbers: Mapping[str, Any], game: str, players: Set[str]) -> dict[str, Any]:
     """The numbers of a budget, as plain data, that the rows of these players of a game depend on."""
-    known = {name: numbers[name] for name in ("mode", "levels")}
+    names = ["mode", "levels"]
+    known: dict[str, Any] = {}
     if players - {"random"}:
-        scripted = game in numbers.get("scripted", ())
-        expert = numbers.get("other_experts", {}).get(game) or numbers["expert"]
-        known |= {"scripted": scripted} | ({} if scripted else {"expert": {**expert, "game": game}})
+        known["scripted"] = game in numbers.get("scripted", ())
+        expert = numbers.get("other_experts", {}).get(game) or numbers.get("expert", {})
+        known["expert"] = {} if known["scripted"] else {**expert, "game": game}
     if players - {"random", "expert"}:
-        known |= {"keep_all": game in numbers["unfinished"], "episodes": numbers["episodes"]}
-        known["train"] = numbers["train"]
-    return known
+        names += ["episodes", "train"]
+        known["keep_all"] = game in numbers.get("unfinished", ())
+    return known | {name: numbers[name] for name in names if name in numbers}
 
 
 def write_meta(campaign: ProcgenCampaign, command: str) -> None:
