@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 
 from dtsn import processes
+from dtsn.checkpoint import latest_checkpoint, read_metrics
 from dtsn.cli import main as cli
 from dtsn.cli.doctor import packages
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
@@ -33,7 +34,6 @@ from dtsn.pretrained import shipped
 from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
 from dtsn.reproduce.navigation import run as campaign
 from dtsn.reproduce.navigation.run import SHOWN_LEVEL, Campaign, run_task
-from dtsn.training.checkpoint import latest_checkpoint, read_metrics
 from dtsn.training.trainer import load_solver
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")

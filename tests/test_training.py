@@ -17,6 +17,16 @@ from typing import Any
 import pytest
 import torch
 
+from dtsn.checkpoint import (
+    CheckpointError,
+    best_checkpoint,
+    checkpoints,
+    latest_checkpoint,
+    load_state,
+    load_tensors_of,
+    read_metrics,
+    save_checkpoint,
+)
 from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
 from dtsn.data.dataset import Dataset
 from dtsn.envs.navigation import NavigationOptions
@@ -27,16 +37,6 @@ from dtsn.solvers import solver as solvers
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.solver import Solver
 from dtsn.storage import RunInUseError
-from dtsn.training.checkpoint import (
-    CheckpointError,
-    best_checkpoint,
-    checkpoints,
-    latest_checkpoint,
-    load_state,
-    load_tensors_of,
-    read_metrics,
-    save_checkpoint,
-)
 from dtsn.training.trainer import (
     DivergedError,
     Trainer,

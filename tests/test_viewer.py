@@ -27,6 +27,7 @@ import uvicorn
 from PIL import Image
 
 from dtsn import pretrained
+from dtsn.checkpoint import load_state, save_checkpoint
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions, make_levels
 from dtsn.envs.procgen import (
@@ -42,7 +43,6 @@ from dtsn.evaluation.episodes import evaluate_navigation, solver_policy, trace_n
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection.document import check_search, describe_navigation
 from dtsn.pretrained import shipped
-from dtsn.training.checkpoint import load_state, save_checkpoint
 from dtsn.training.trainer import Trainer, load_solver
 from dtsn.viewer import server as viewer
 from dtsn.viewer.server import MAX_ITERATIONS, MAX_WAITING, Library, answers_to, create_app

@@ -53,7 +53,7 @@ def collect_navigation(
         raise ValueError(f"seed is {seed}; it must not be negative")
 
     rng = np.random.default_rng(seed)
-    seeds = np.sort(rng.choice(end - first, episodes, replace=False, shuffle=False)) + first
+    seeds = _drawn_levels(rng, split, episodes)
     with DatasetWriter(
         path,
         env_id="dtsn/Navigation-v0",
@@ -70,6 +70,16 @@ def collect_navigation(
             if progress is not None:
                 progress(min(done + LEVELS_AT_ONCE, episodes), episodes)
     return writer.path
+
+
+def expert_levels(episodes: int = 1000, split: str = "train", seed: int = 0) -> Ints:
+    """The levels ``[episodes]`` that :func:`collect_navigation` plays."""
+    return _drawn_levels(np.random.default_rng(seed), split, episodes)
+
+
+def _drawn_levels(rng: np.random.Generator, split: str, episodes: int) -> Ints:
+    first, end = SPLITS[split]
+    return np.sort(rng.choice(end - first, episodes, replace=False, shuffle=False)) + first
 
 
 def play_navigation(seeds: Ints, options: NavigationOptions, rng: np.random.Generator) -> Iterator[Episode]:

@@ -27,16 +27,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import dtsn
+from dtsn import checkpoint
 from dtsn.arrays import Bytes, Ints
+from dtsn.checkpoint import CheckpointError
 from dtsn.config import NetworkConfig, PPGConfig
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, Policy, ProcgenOptions, ProcgenPool, split_range
 from dtsn.experts.behaviour import ExpertKind
-from dtsn.models.networks import make_encoder
+from dtsn.models.build import make_encoder
 from dtsn.randomness import hashed_uniforms
 from dtsn.settings import plain
 from dtsn.storage import RunLock, replace_durably
-from dtsn.training import checkpoint
-from dtsn.training.checkpoint import CheckpointError
 
 REWARD_LIMIT = 10.0  # largest normalised reward
 RECENT = 100  # episodes that the reported return and success rate are means of

@@ -37,13 +37,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dtsn import pretrained
 from dtsn.arrays import Bytes
+from dtsn.checkpoint import CheckpointError, checkpoints, load_state
 from dtsn.config import SOLVERS, Rule
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels, step
 from dtsn.envs.procgen import FRAME_SHAPE, GAMES, NUM_ACTIONS, SPLITS, ProcgenEnv, ProcgenOptions
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection.document import describe_navigation, describe_procgen
 from dtsn.solvers.solver import Solver
-from dtsn.training.checkpoint import CheckpointError, checkpoints, load_state
 from dtsn.training.trainer import load_solver
 
 MAX_ITERATIONS = 200

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from dtsn.envs.procgen import GAMES, ProcgenOptions, split_range
 from dtsn.experts.behaviour import BehaviourPolicy, scripted_expert
-from dtsn.processes import Job, prepare, run_jobs
-from dtsn.reproduce.experiments import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.processes import prepare
+from dtsn.reproduce.jobs import Job, LocalProcesses
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
 from dtsn.reproduce.records import read_record, write_record
 from dtsn.settings import difference, plain
 from dtsn.spelling import did_you_mean
@@ -117,7 +118,7 @@ class ProcgenCampaign:
             if players - {"expert"} and not self.data_path(game).exists():
                 seconds += budget.episodes * 0.5
             for player, _ in missing:
-                kind = PROCGEN_VARIANTS.get(player, {"name": player}).get("name", "dtsn")
+                kind = PROCGEN_VARIANTS[player].solver if player in PROCGEN_VARIANTS else player
                 seconds += budget.levels * SECONDS_PER_TEST[kind]
                 if kind in SECONDS_PER_SAMPLE[encoder]:
                     samples = budget.train.steps * budget.train.batch_size
@@ -141,12 +142,13 @@ def run_campaign(campaign: ProcgenCampaign, jobs: int = 2) -> Iterator[tuple[str
         for game in campaign.games
         if not campaign.is_done(game)
     }
-    yield from run_jobs(waiting, jobs)
+    yield from LocalProcesses(jobs).run(waiting)
 
 
 def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = print) -> None:
     """Everything that is missing of one game, in order."""
-    from dtsn.evaluation.episodes import GAMES_AT_ONCE, evaluate_procgen, solver_policy, write_rows
+    from dtsn.evaluation.procgen import GAMES_AT_ONCE, evaluate_procgen, solver_policy
+    from dtsn.evaluation.rows import write_rows
     from dtsn.experts.collect import random_policy
     from dtsn.training.trainer import load_solver
 
@@ -198,8 +200,8 @@ def behaviour_policy(campaign: ProcgenCampaign, game: str) -> BehaviourPolicy:
 
 def train_expert(campaign: ProcgenCampaign, game: str) -> Path:
     """Train the behaviour policy of a game, or go on with it, in the run folder that is returned."""
+    from dtsn.checkpoint import latest_checkpoint
     from dtsn.experts import ppg
-    from dtsn.training.checkpoint import latest_checkpoint
 
     run = campaign.runs / campaign.budget / game / "expert"
     begun = latest_checkpoint(run / "checkpoints") is not None
@@ -211,8 +213,8 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> Path:
 
 def write_curve(campaign: ProcgenCampaign, game: str) -> None:
     """The behaviour policy's learning curve: return and success of its last 100 episodes at every step."""
+    from dtsn.checkpoint import read_metrics
     from dtsn.storage import replace_durably
-    from dtsn.training.checkpoint import read_metrics
 
     rows = read_metrics(campaign.metrics_path(game))
     lines = [f"{row['step']},{row['return']:.4f},{row['success']:.4f}" for row in rows if "return" in row]
