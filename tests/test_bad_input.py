@@ -36,10 +36,10 @@ from dtsn.cli import main as cli
 from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
 from dtsn.data.dataset import Dataset, DatasetWriter
 from dtsn.envs.navigation import SPLITS, NavigationOptions
-from dtsn.evaluation.episodes import first_levels
+from dtsn.evaluation.levels import first_levels
 from dtsn.experts.collect import collect_navigation
-from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
-from dtsn.reproduce.navigation.run import Campaign
+from dtsn.reproduce.navigation.plan import GROUPS, Campaign
+from dtsn.reproduce.navigation.variants import VARIANTS
 from dtsn.search import best_first_search, full_expansion
 from dtsn.settings import config_from_dict
 from dtsn.solvers.solver import Solver
@@ -694,7 +694,7 @@ def test_navigation_options(data: st.DataObject) -> None:
 
 @cases
 @given(
-    name=st.sampled_from(["seeds", "ablation_seeds", "steps", "levels", "validate_every"]),
+    name=st.sampled_from(["seeds", "steps", "levels", "act_levels", "plan_levels", "validate_every"]),
     value=below_one,
 )
 def test_campaign_numbers(name: str, value: int) -> None:
@@ -703,7 +703,7 @@ def test_campaign_numbers(name: str, value: int) -> None:
 
 
 @cases
-@given(variant=st.text().filter(lambda text: text not in NAVIGATION_VARIANTS))
+@given(variant=st.text().filter(lambda text: text not in VARIANTS and text not in GROUPS))
 def test_campaign_variants(variant: str) -> None:
     with refused("variant", repr(variant)):
         Campaign(variants=(variant,))

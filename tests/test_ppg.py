@@ -22,7 +22,7 @@ from dtsn.experts.ppg import (
     load_expert,
     train_expert,
 )
-from dtsn.reproduce.experiments import PROCGEN_BUDGETS
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.storage import RunInUseError
 
 TINY = dataclasses.replace(

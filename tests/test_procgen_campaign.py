@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from dtsn.batch import Batch
 from dtsn.envs.procgen import FRAME_SHAPE, GAMES, load_envpool
-from dtsn.reproduce.experiments import PROCGEN_BUDGETS
-from dtsn.reproduce.navigation import run as navigation
+from dtsn.reproduce.navigation.plan import Campaign
+from dtsn.reproduce.navigation.variants import FAMILIES
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.reproduce.procgen.run import (
     ProcgenCampaign,
     behaviour_policy,
@@ -263,7 +264,7 @@ def test_settings_of_records_are_json():
 def test_committed_rows_are_those_of_the_budgets():
     results = Path(__file__).parents[1] / "results"
     check_record(ProcgenCampaign(results=results / "procgen"))
-    navigation.check_record(navigation.Campaign(results=results / "navigation"))
+    Campaign(tuple(FAMILIES), results=results / "navigation").check_record()
 
 
 def test_a_clone_with_rows_and_without_runs_has_nothing_to_do(tmp_path):

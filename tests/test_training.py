@@ -31,7 +31,7 @@ from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, Train
 from dtsn.data.dataset import Dataset
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.experts.collect import collect_navigation
-from dtsn.reproduce.experiments import NAVIGATION, NAVIGATION_VARIANTS
+from dtsn.reproduce.navigation.variants import NAVIGATION, VARIANTS
 from dtsn.settings import config_from_dict
 from dtsn.solvers import solver as solvers
 from dtsn.solvers.losses import LossTerms
@@ -576,7 +576,7 @@ CHANGED = [
     NetworkConfig("impala", latent=7, hidden=9, spatial=True, precision="bfloat16", value_scale=10.0),
     replace(CONFIG, learning_rate=1e-5, seed=3),
     NAVIGATION,
-    *(variant.config(2) for variant in NAVIGATION_VARIANTS.values()),
+    *(variant.config(2) for variant in VARIANTS.values()),
 ]
 
 

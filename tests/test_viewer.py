@@ -39,7 +39,8 @@ from dtsn.envs.procgen import (
     load_envpool,
     play_levels,
 )
-from dtsn.evaluation.episodes import evaluate_navigation, solver_policy, trace_navigation
+from dtsn.evaluation.navigation import evaluate_navigation, trace_navigation
+from dtsn.evaluation.procgen import solver_policy
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection.document import check_search, describe_navigation
 from dtsn.pretrained import shipped
