@@ -9,13 +9,13 @@ from typing import Literal
 from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.evaluation.rows import Scenario
-from dtsn.reproduce.recipes import ABLATIONS, SOLVER_RECIPES, Recipe
+from dtsn.reproduce.recipes import ABLATIONS, SEARCH_LENGTHS, SOLVER_RECIPES, Recipe
 
 Purpose = Literal["table", "weight_search"]
 LevelSet = Literal["levels", "act_levels"]  # the campaign's number of levels for the main tests, or for more
 
 EXITS = (2, 1)
-ACT_ITERATIONS = (5, 20, 50)  # searches to act with, besides the one trained with
+ACTSEARCH_LENGTHS = (5, 20, 50)  # searches to act with, besides the one trained with
 SHOWN_LEVEL = 2_000_003  # of the test split: its way out is not the way to the goal
 TEMPERATURES = (0.5, 1.0)  # of the control that draws actions from softmax(Q / temperature)
 
@@ -180,9 +180,6 @@ CHOSEN_WEIGHTS: Mapping[str, Mapping[str, float]] = {}
 #   dtsn-no-termination: goals that do not end a path
 EXTENSIONS: dict[str, Recipe] = {}
 OWN_ABLATIONS: dict[str, Recipe] = {}
-_ITERATIONS = {
-    f"dtsn-{n}": Recipe(f"dtsn-{n}", f"D-TSN (n_itr={n})", settings={"iterations": n}) for n in (5, 20)
-}
 _BFLOAT16 = Recipe("dtsn-bfloat16", "D-TSN, encoder in bfloat16", network={"precision": "bfloat16"})
 
 
@@ -221,7 +218,7 @@ def _family(
         train = recipe.applied(_weighted(family, recipe.solver))
         tests = _tests(train, more)
         if recipe.key in act:
-            searched = [Scenario(exits, t) for t in ACT_ITERATIONS for exits in EXITS]
+            searched = [Scenario(exits, t) for t in ACTSEARCH_LENGTHS for exits in EXITS]
             tests += tuple(Trial(scenario, "act_levels") for scenario in searched)
         key = recipe.key if family.key == "main" else f"{family.key}-{recipe.key}"
         found.append(Variant(key, family, recipe, train, seeds, tests, plans=more))
@@ -262,12 +259,12 @@ def _variants() -> dict[str, Variant]:
     found = [
         *_family(main, [*solvers, *EXTENSIONS.values()], 5, act=deeper),
         *_family(main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3),
-        *_family(main, _ITERATIONS.values(), 3, more=False),
+        *_family(main, SEARCH_LENGTHS.values(), 3, more=False),
         *_family(FAMILIES["hall-7-12"], both, 2),
         *_family(FAMILIES["hall-5-14"], both, 2),
         *_family(FAMILIES["independent"], [*solvers, *EXTENSIONS.values()], 2),
         *_weight_search(main),
-        *_family(old["paths"], [*every, *_ITERATIONS.values(), _BFLOAT16], 1, more=False),
+        *_family(old["paths"], [*every, *SEARCH_LENGTHS.values(), _BFLOAT16], 1, more=False),
         *_family(old["paths-opposite"], solvers, 1, more=False),
         *_family(old["pooled"], solvers, 1, more=False),
         *_family(old["pooled-plain"], every, 1, more=False),
