@@ -41,12 +41,11 @@ PACKAGES: dict[str, set[str]] = {
     "pretrained": set(),
     "evaluation": FOUNDATION | METHOD | {"envs", "experts"},
     "drawing": FOUNDATION | {"envs"},
-    "plots": FOUNDATION | {"envs", "drawing"},
-    "inspection": FOUNDATION | METHOD | {"envs", "evaluation", "drawing", "plots"},
+    "inspection": FOUNDATION | METHOD | {"drawing", "envs", "evaluation", "experts"},
     "viewer": FOUNDATION | METHOD | {"envs", "experts", "evaluation", "inspection", "pretrained", "training"},
     "reproduce": FOUNDATION
     | METHOD
-    | {"envs", "data", "experts", "training", "evaluation", "inspection", "drawing", "plots"},
+    | {"envs", "data", "experts", "training", "evaluation", "inspection", "drawing"},
 }
 PACKAGES["bench"] = {*PACKAGES} - {"viewer"}
 PACKAGES["cli"] = {*PACKAGES, "cli"}
@@ -62,7 +61,6 @@ WITHOUT_TORCH = {
     "spelling",
     "storage",
     "drawing",
-    "plots",
 }
 
 
@@ -83,7 +81,7 @@ def imports(source: str, package: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
-            # `from dtsn import plots` imports a module, `from dtsn.plots import save` a name of one.
+            # `from dtsn import drawing` imports a module, `from dtsn.drawing import save` a name of one.
             names = {f"{origin}.{alias.name}" for alias in node.names}
             found |= {name if name in SOURCES else origin for name in names}
     return found
