@@ -15,7 +15,7 @@ Purpose = Literal["table", "weight_search"]
 LevelSet = Literal["levels", "act_levels"]  # the campaign's number of levels for the main tests, or for more
 
 EXITS = (2, 1)
-ACTSEARCH_LENGTHS = (5, 20, 50)  # searches to act with, besides the one trained with
+ACT_ITERATIONS = (5, 20, 50)  # searches to act with, besides the one trained with
 SHOWN_LEVEL = 2_000_003  # of the test split: its way out is not the way to the goal
 TEMPERATURES = (0.5, 1.0)  # of the control that draws actions from softmax(Q / temperature)
 
@@ -218,7 +218,7 @@ def _family(
         train = recipe.applied(_weighted(family, recipe.solver))
         tests = _tests(train, more)
         if recipe.key in act:
-            searched = [Scenario(exits, t) for t in ACTSEARCH_LENGTHS for exits in EXITS]
+            searched = [Scenario(exits, t) for t in ACT_ITERATIONS for exits in EXITS]
             tests += tuple(Trial(scenario, "act_levels") for scenario in searched)
         key = recipe.key if family.key == "main" else f"{family.key}-{recipe.key}"
         found.append(Variant(key, family, recipe, train, seeds, tests, plans=more))
