@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dtsn import pretrained
-from dtsn.training.checkpoint import _digest
+from dtsn.checkpoint import _digest
 from dtsn.viewer.library import Library
 from dtsn.viewer.server import Question, answer, overview
 

@@ -28,6 +28,7 @@ import uvicorn
 from PIL import Image
 
 from dtsn import pretrained
+from dtsn.checkpoint import load_state, save_checkpoint
 from dtsn.config import SOLVERS, NetworkConfig, SolverConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions, make_levels
 from dtsn.envs.procgen import (
@@ -39,12 +40,12 @@ from dtsn.envs.procgen import (
     load_envpool,
     play_levels,
 )
-from dtsn.evaluation.episodes import evaluate_navigation, solver_policy, trace_navigation
+from dtsn.evaluation.navigation import evaluate_navigation, trace_navigation
+from dtsn.evaluation.procgen import solver_policy
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection import check_search, describe_navigation, to_json
 from dtsn.pretrained import shipped
 from dtsn.solvers.solver import Solver
-from dtsn.training.checkpoint import load_state, save_checkpoint
 from dtsn.training.trainer import Trainer, load_solver
 from dtsn.viewer.guard import MAX_WAITING, answers_to
 from dtsn.viewer.library import MAX_ITERATIONS, SOLVERS_KEPT, Library, Shown

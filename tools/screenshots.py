@@ -1,4 +1,4 @@
-"""Take the pictures of docs/viewer.md: python tools/screenshots.py [FOLDER] (needs chromium and dtsn[dev])."""
+"""Take the pictures of docs/viewer.md: python tools/screenshots.py [FOLDER]; needs chromium."""
 
 from __future__ import annotations
 

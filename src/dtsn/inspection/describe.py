@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dtsn.arrays import Bytes, Float64s, Ints
 from dtsn.config import PlannerName, Rule
 from dtsn.envs.procgen import ACTION_NAMES as PROCGEN_ACTIONS
-from dtsn.evaluation.episodes import procgen_noise
+from dtsn.evaluation.procgen import procgen_noise
 from dtsn.inspection.document import (
     FORMAT,
     MAX_NODES,

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dtsn.arrays import Bools, Float32s, Ints
 from dtsn.envs.navigation import ACTION_NAMES, MOVES, NavigationOptions, make_levels, observe, step
-from dtsn.evaluation.episodes import search_noise, trace_navigation
+from dtsn.evaluation.navigation import search_noise, trace_navigation
 from dtsn.experts.value_iteration import optimal_q, optimal_values
 from dtsn.inspection.describe import describe_search, with_search
 from dtsn.inspection.document import Grid, Node, Plan, SearchDocument, Source

@@ -20,13 +20,13 @@ import gymnasium
 from starlette.exceptions import HTTPException
 
 from dtsn import pretrained
+from dtsn.checkpoint import CheckpointError, checkpoints, load_state
 from dtsn.config import SOLVERS, SolverConfig
 from dtsn.envs.navigation import MOVES
 from dtsn.envs.procgen import FRAME_SHAPE, GAMES, NUM_ACTIONS
 from dtsn.inspection.describe import check_size
 from dtsn.inspection.document import SearchDocument
 from dtsn.solvers.solver import Solver
-from dtsn.training.checkpoint import CheckpointError, checkpoints, load_state
 from dtsn.training.trainer import load_solver
 from dtsn.viewer.replay import GymWorld, Navigation, Procgen, World
 

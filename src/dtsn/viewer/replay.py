@@ -20,7 +20,7 @@ from dtsn.arrays import Bools, Bytes, Ints
 from dtsn.envs.navigation import ACTION_NAMES, EXIT_LAYOUTS, MOVES, NavigationOptions, make_levels, step
 from dtsn.envs.procgen import ACTION_NAMES as PROCGEN_ACTIONS
 from dtsn.envs.procgen import GAMES, SPLITS, ProcgenEnv, ProcgenOptions
-from dtsn.evaluation.episodes import evaluate_navigation
+from dtsn.evaluation.navigation import evaluate_navigation
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection.describe import Label, describe_procgen, describe_search, picture, with_search
 from dtsn.inspection.document import Picture, SearchDocument, Source, Words
