@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from dtsn.config import SolverConfig
+from dtsn.config import SOLVERS, SolverConfig
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels, observe
 from dtsn.evaluation.navigation import evaluate_navigation, trace_navigation
 from dtsn.inspection import (
@@ -35,10 +35,12 @@ from dtsn.inspection import (
     write_search,
 )
 from dtsn.inspection.document import MAX_OPEN, schema_page
+from dtsn.inspection.figures import search_figure
 from dtsn.inspection.navigation import judge_plan
 from dtsn.inspection.text import hall_text, search_text
 from dtsn.models.world_model import WorldModel
 from dtsn.pretrained import shipped
+from dtsn.search import Expansion, SearchTree, best_first_search
 from dtsn.solvers.solver import Solver
 from dtsn.training.trainer import load_solver
 from reference import random_model, reference_search
@@ -268,6 +270,84 @@ def test_invalid_actions_have_no_nodes() -> None:
     )
     assert [0 if slot == 0 else slot - 1 for slot in plain.selected[0].tolist()] == selected
     assert "–" in shown(search_text(document, 40, 100))
+
+
+class Board:
+    """A world that is given: nine cells, the goal in a corner, moves that do not leave the board."""
+
+    num_actions = 4
+
+    def encode(self, observation: Tensor) -> Tensor:
+        return observation
+
+    def expand(self, latent: Tensor) -> Expansion:
+        children = latent[:, None] + torch.tensor(MOVES).to(latent)
+        valid = ((children >= 0) & (children < 3)).all(2)
+        return Expansion(children, -torch.ones(children.shape[:2]), valid, (children == 2).all(2))
+
+    def value(self, latent: Tensor) -> Tensor:
+        return -(2 - latent).abs().sum(1)
+
+    def key(self, latent: Tensor) -> Tensor:
+        return (3 * latent[:, 0] + latent[:, 1]).long()
+
+
+class BoardSolver:
+    """What describing asks of a solver, on the board."""
+
+    def __init__(self, merge: bool, iterations: int):
+        self.world_model, self.merge, self.device = Board(), merge, torch.device("cpu")
+        self.config = SolverConfig(act_iterations=iterations, act_rule="greedy")
+        self.kind = SOLVERS["dtsn"]
+
+    @property
+    def act_iterations(self) -> int:
+        return self.config.act_iterations or 0
+
+    def plan(self, observation: Tensor, **settings: Any) -> SearchTree:
+        return best_first_search(
+            self.world_model, observation, iterations=self.act_iterations, rule="greedy", merge=self.merge,
+            **settings,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_ends_borders_and_places(merge: bool, tmp_path: Path) -> None:
+    solver: Any = BoardSolver(merge, 30)
+    document = describe_search(
+        solver,
+        torch.zeros(2),
+        label=lambda cell: f"{int(cell[0])},{int(cell[1])}",
+        actions=("E", "S", "W", "N"),
+    )
+    check_search(document)
+    assert read_search(write_search(tmp_path / "board.json", document)) == document
+    nodes, expanded = document["nodes"], [step["expanded"] for step in document["iterations"]]
+    for node in nodes[1:]:
+        before, (row, column) = (map(int, n["label"].split(",")) for n in (nodes[node["parent"]], node))
+        assert [row, column] == (np.array([*before]) + MOVES[node["action"]]).tolist()
+        assert 0 <= row < 3
+        assert 0 <= column < 3
+        assert node["terminal"] == (node["label"] == "2,2")
+        if node["terminal"] or node["same_as"] is not None:
+            assert node["expanded_at"] is None
+        if node["same_as"] is not None:
+            assert nodes[node["same_as"]]["label"] == node["label"]
+    open_sets = [{entry["id"] for entry in step["open"]} for step in document["iterations"]]
+    assert not any(nodes[n]["terminal"] or nodes[n]["same_as"] is not None for ids in open_sets for n in ids)
+    assert all(n in ids for n, ids in zip(expanded, open_sets, strict=True))
+    assert nodes[document["best_path"][-1]]["label"] == "2,2"
+    assert len(document["best_path"]) == 5
+    assert max(q for q in document["q"] if q is not None) == -4
+    text = shown(search_text(document, 200, 200), width=200)
+    assert "  end" in text
+    if merge:  # eight cells can be expanded, each once
+        assert len(document["iterations"]) == len({nodes[n]["label"] for n in expanded}) == 8
+        assert "8 of 30 expansions, then none was left" in text
+        assert "same place as node" in text
+    else:
+        assert len(document["iterations"]) == 30
+    search_figure(document, tmp_path / "board.png")
 
 
 def test_saved_states_are_searched_as_levels_are(solver: Solver, tmp_path: Path) -> None:
