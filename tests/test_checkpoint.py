@@ -22,6 +22,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dtsn.storage import replace_durably
 from dtsn.training import checkpoint
 from dtsn.training.checkpoint import (
     MAX_STATE_BYTES,
@@ -33,7 +34,6 @@ from dtsn.training.checkpoint import (
     load_state,
     load_tensors_of,
     prune_checkpoints,
-    replace_durably,
     restore_optimizer,
     save_checkpoint,
 )
@@ -237,7 +237,9 @@ def test_nested_state_of_any_depth(tmp_path: Path) -> None:
 def test_state_is_bounded(tmp_path: Path) -> None:
     path = save(tmp_path)
     seal(path, {**load_state(path), "x": "y" * MAX_STATE_BYTES})
-    with pytest.raises(CheckpointError, match=f"state.json is larger than {MAX_STATE_BYTES} bytes") as error:
+    with pytest.raises(
+        CheckpointError, match=f"state.json must have at most {MAX_STATE_BYTES} bytes"
+    ) as error:
         load_state(path)
     assert "unreadable" not in str(error.value)
 

@@ -24,7 +24,7 @@ from dtsn import processes
 from dtsn.cli import main as cli
 from dtsn.cli.doctor import packages
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data.dataset import Dataset
+from dtsn.data import Dataset
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
 from dtsn.evaluation import episodes as evaluation
 from dtsn.experts.collect import collect_navigation
@@ -34,7 +34,7 @@ from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
 from dtsn.reproduce.navigation import run as campaign
 from dtsn.reproduce.navigation.run import SHOWN_LEVEL, Campaign, run_task
 from dtsn.training.checkpoint import latest_checkpoint, read_metrics
-from dtsn.training.trainer import load_solver
+from dtsn.training.loading import load_solver
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")
 QNET = ("--data", "data.h5", "--solver.name", "qnet", *SMALL)
@@ -429,7 +429,7 @@ MISTAKES = {
     "no state": (("plan", "--state", "missing.json"), "missing.json: no such file"),
     "no array": (("plan", "--state", "missing.npy"), "missing.npy"),
     "state of garbage": (("plan", "--state", "garbage.json"), "garbage.json: not JSON"),
-    "array of garbage": (("plan", "--state", "garbage.npy"), "garbage.npy: not an array"),
+    "array of garbage": (("plan", "--state", "garbage.npy"), "garbage.npy must be an array"),
     "array of another shape": (
         ("plan", "--state", "small.npy"),
         "small.npy: must have shape (3, 20, 20), got (2,)",

@@ -37,7 +37,7 @@ from dtsn.inspection.text import hall_text, search_text
 from dtsn.models.world_model import WorldModel
 from dtsn.pretrained import shipped
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import load_solver
+from dtsn.training.loading import load_solver
 from reference import random_model, reference_search
 
 GOLDEN = Path(__file__).parent / "golden" / "search.json"

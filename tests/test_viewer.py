@@ -43,7 +43,8 @@ from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection.document import check_search, describe_navigation
 from dtsn.pretrained import shipped
 from dtsn.training.checkpoint import load_state, save_checkpoint
-from dtsn.training.trainer import Trainer, load_solver
+from dtsn.training.loading import load_solver
+from dtsn.training.trainer import Trainer
 from dtsn.viewer import server as viewer
 from dtsn.viewer.server import MAX_ITERATIONS, MAX_WAITING, Library, answers_to, create_app
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from dtsn.errors import UserError
 
 Name = TypeVar("Name", bound=Hashable)
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of malloc.h
@@ -25,12 +29,25 @@ def prepare(threads: int = 1) -> None:
     import torch
 
     if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
+        raise UserError(f"threads must be at least 1, got {threads}")
     torch.set_num_threads(threads)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(MMAP_THRESHOLD, 2**30)
         mallopt(TRIM_THRESHOLD, 2**31 - 1)
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, which clusters send, stop the block as Ctrl-C does: by a KeyboardInterrupt.
+
+    Only the main thread can; a run in it then saves a checkpoint before it ends.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def _shipped(name: str, device: str) -> Finding:
     """Load a shipped solver and let it play: a wrong build of torch would show here."""
     from dtsn.envs.navigation import NavigationOptions
     from dtsn.evaluation.episodes import evaluate_navigation, first_levels
-    from dtsn.training.trainer import load_solver
+    from dtsn.training.loading import load_solver
 
     try:
         solver = load_solver(shipped(name), device)

@@ -46,7 +46,7 @@ from dtsn.envs.procgen import ACTION_NAMES as PROCGEN_ACTIONS
 from dtsn.evaluation.episodes import procgen_noise, search_noise, trace_navigation
 from dtsn.search import SearchTree
 from dtsn.solvers.solver import Solver
-from dtsn.storage import replace_durably
+from dtsn.storage import read_array, replace_durably
 
 Document = dict[str, Any]
 
@@ -154,14 +154,10 @@ def search_again(solver: Solver, document: Document, *, seed: int = 0, **search:
 
 def describe_observation(solver: Solver, path: Path, *, seed: int = 0, **search: Any) -> Document:
     """The search on an observation saved as ``.npy``; one that shows a hall is described as a hall."""
-    try:
-        observation = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path}: not an array that numpy.save wrote ({error})") from error
+    observation = read_array(path, MAX_BYTES)
     shape = solver.observation_shape
     if observation.shape != shape:
         raise ValueError(f"{path}: must have shape {shape}, got {observation.shape}")
-    observation = np.array(observation)
     if solver.world_model.num_actions == len(MOVES) and _shows_hall(observation):
         robot, goal = (np.argwhere(observation[plane])[0] for plane in (2, 1))
         return describe_hall(solver, observation[0] == 1, goal, robot, seed=seed, **search)

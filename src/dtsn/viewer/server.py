@@ -44,7 +44,7 @@ from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection.document import describe_navigation, describe_procgen
 from dtsn.solvers.solver import Solver
 from dtsn.training.checkpoint import CheckpointError, checkpoints, load_state
-from dtsn.training.trainer import load_solver
+from dtsn.training.loading import load_solver
 
 MAX_ITERATIONS = 200
 MAX_ACTIONS = 1000  # of a Procgen episode: all of them are played again for every answer

@@ -146,16 +146,17 @@ def run_campaign(campaign: Campaign, jobs: int = 2) -> Iterator[tuple[str, int, 
 
 def run_task(campaign: Campaign, variant: str, seed: int) -> None:
     """Train one variant with one seed, from its last checkpoint if it has one, and test it."""
-    from dtsn.data.dataset import Dataset
+    from dtsn.data.reader import Dataset
     from dtsn.evaluation.episodes import evaluate_navigation, first_levels, write_rows
-    from dtsn.training.trainer import Trainer, has_run, load_solver, train_run
+    from dtsn.training.loading import load_solver
+    from dtsn.training.trainer import Trainer, has_run, train_run
 
     prepare()
     row, run = NAVIGATION_VARIANTS[variant], campaign.runs / variant / f"seed-{seed}"
     validation = first_levels("validation", VALIDATION_LEVELS)
     with Dataset(collect_data(campaign.runs, row.layout)) as dataset:
         config = campaign.config(variant, seed)
-        trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, campaign.device)
+        trainer = Trainer(config, dataset.observation, dataset.num_actions, campaign.device)
         started = time.monotonic()
         steps = train_run(run, trainer, dataset, resume=has_run(run))
         curve = _Curve(campaign.curve_path(variant, seed), until=trainer.step)
@@ -180,7 +181,8 @@ def run_task(campaign: Campaign, variant: str, seed: int) -> None:
 
 def draw_figures(campaign: Campaign, figures: Path) -> list[Path]:
     """The pictures that need trained solvers, as far as their runs are there: paths that part, a search."""
-    from dtsn.training.trainer import has_run, load_solver
+    from dtsn.training.loading import load_solver
+    from dtsn.training.trainer import has_run
 
     def trained(*variants: str) -> bool:
         # Rows may come without the runs that made them, as in a clone.
@@ -202,7 +204,7 @@ def draw_paths(campaign: Campaign, suffix: str, path: Path) -> list[Path]:
     from dtsn.evaluation.episodes import trace_navigation
     from dtsn.plots import Scene, sample_paths
     from dtsn.reproduce.navigation.report import read_rows
-    from dtsn.training.trainer import load_solver
+    from dtsn.training.loading import load_solver
 
     variants = {"Q-network": f"qnet{suffix}", "D-TSN": f"dtsn{suffix}"}
     failing, solving = (read_rows(campaign.rows_path(name, 0, 1, 10)) for name in variants.values())
