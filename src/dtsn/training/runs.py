@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ from dtsn.training.checkpoint import CheckpointError
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_METRICS_BYTES = 1 << 26  # to be read at once; resuming takes any number
+MAX_ROWS = 1 << 20
 MAX_LINE_BYTES = 1 << 16
 
 _LEFTOVER = re.compile(r"\.(config\.json|metrics\.jsonl)\.[0-9a-f]{16}\.partial")
@@ -233,6 +234,8 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
         return []
     except OSError as error:
         raise RunError(f"cannot read {path}: {error}") from error
+    if content.count(b"\n") > MAX_ROWS:
+        raise RunError(f"{path} must have at most {MAX_ROWS} lines to be read at once, got more")
     lines = content.split(b"\n")
     rows = [_row(path, number, line) for number, line in enumerate(lines[:-1], 1)]
     return rows  # a line ends with a line break, so the last piece is empty or half-written
@@ -257,11 +260,11 @@ def truncate_metrics(path: Path, step: int) -> None:
             os.fsync(kept.fileno())
         os.replace(partial, path)
         sync_folder(path.parent)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {path}: {error}") from error
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StorageError(f"cannot write {path}: {error}") from error
         raise
 
 
