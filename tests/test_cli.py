@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from dtsn import processes
-from dtsn.checkpoint import latest_checkpoint, read_metrics
+from dtsn.checkpoint import latest_checkpoint
 from dtsn.cli import main as cli
 from dtsn.cli.doctor import packages
 from dtsn.data import Dataset
@@ -31,6 +31,7 @@ from dtsn.inspection.document import read_search
 from dtsn.pretrained import shipped
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
 from dtsn.training.loading import load_solver
+from dtsn.training.runs import read_metrics
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")
 QNET = ("--data", "data.h5", "--solver.name", "qnet", *SMALL)
