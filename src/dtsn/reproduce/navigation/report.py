@@ -46,18 +46,19 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
         write_text(folder / "summary.json", _json(summary(cells))),
     ]
     shown = [row for row in of_family("main") if row.seeds == max(r.seeds for r in of_family("main"))]
-    if any(row.key in cells for row in shown):
+    has_rows = any(row.key in cells for row in shown)
+    if has_rows:
         written.append(figures.success_bars(cells, shown, pictures / "navigation-success.png"))
     learnt = {row.key: curves[row.key] for row in shown if row.key in curves and row.key == row.solver.name}
     if learnt:
         written.append(figures.learning_curves(learnt, pictures / "navigation-curves.png"))
-    found = {f"figures/{name}": text for name, text in FIGURES.items() if (pictures / name).exists()}
+    drawn = {f"figures/{name}": text for name, text in FIGURES.items() if (pictures / name).exists()}
     page = navigation_page(
         cells,
         plans,
         curves,
         meta=meta,
-        figures=found,
+        figures=drawn if has_rows else {},  # pictures without rows are of another campaign
         missing=missing_parts(cells, plans, curves, meta),
         source=Path(os.path.relpath(folder, out.parent)).as_posix(),
     )
