@@ -46,7 +46,8 @@ from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection import check_search, describe_navigation, to_json
 from dtsn.pretrained import shipped
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import Trainer, load_solver
+from dtsn.training.loading import load_solver
+from dtsn.training.trainer import Trainer
 from dtsn.viewer.guard import MAX_WAITING, answers_to
 from dtsn.viewer.library import MAX_ITERATIONS, SOLVERS_KEPT, Library, Shown
 from dtsn.viewer.replay import MAX_ACTIONS, GymWorld

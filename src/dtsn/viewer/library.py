@@ -27,7 +27,7 @@ from dtsn.envs.procgen import FRAME_SHAPE, GAMES, NUM_ACTIONS
 from dtsn.inspection.describe import check_size
 from dtsn.inspection.document import SearchDocument
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import load_solver
+from dtsn.training.loading import load_solver
 from dtsn.viewer.replay import GymWorld, Navigation, Procgen, World
 
 MAX_ITERATIONS = 200
