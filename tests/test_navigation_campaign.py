@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dtsn.config import SOLVERS, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data.dataset import Dataset
+from dtsn.data import Dataset
 from dtsn.envs.navigation import make_levels
 from dtsn.evaluation.levels import level_contents
 from dtsn.evaluation.rows import NavigationRow, Scenario, read_rows
@@ -51,9 +51,9 @@ def curve_steps(campaign: Campaign) -> list[float]:
         return [float(row["step"]) for row in csv.DictReader(file)]
 
 
-@pytest.mark.parametrize("stopped_in", [1, 4, 5, 11])
+@pytest.mark.parametrize("stopped_in", [1, 4, 6, 8, 16])
 def test_stopped_at_any_time(stopped_in: int, campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed while it validates (calls 1 to 4), tests (5 to 10) or plans, it makes up for what it missed."""
+    """Killed while it validates (calls 1 to 7), tests (8 to 15) or plans, it makes up for what it missed."""
     calls = iter(range(1, 100))
 
     def killing(real: Any) -> Any:

@@ -187,7 +187,8 @@ def _drawn(cells: Results, rows: Sequence[Variant]) -> list[str]:
     return [
         "## Is it chance?",
         "Sampled searches act at random and may wander out of a loop by luck; the best action of a Q-network "
-        "cannot. Here actions are drawn from softmax(Q / τ) instead.",
+        "cannot. Here actions are drawn from softmax(Q / τ) instead. `headline.json` has the τ with the "
+        "largest return on validation levels with two exits.",
         table(("Solver", "Test", "Best action", *(f"τ = {t:g}" for t in TEMPERATURES)), lines),
     ]
 
