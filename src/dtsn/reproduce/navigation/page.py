@@ -67,8 +67,9 @@ def navigation_page(
         FAMILIES["main"].text,
         _results_table(cells, _compared(main)),
         "Within 2×: solved in at most twice the steps of the shortest path, of all levels. Steps ÷ shortest: "
-        "mean over the solved levels. Test halls differ from each other, from every training hall and from "
-        "the validation halls by their content.",
+        "mean over the solved levels. Every run is trained on trajectories of its own and tested in halls "
+        "that differ, by content, from each other, from its training halls and from the validation halls; a "
+        "row counts the levels that none of its runs was trained on.",
         *(f"![{text}]({path})" for path, text in figures.items()),
         *_greedy(cells, main),
         *_drawn(cells, main),
@@ -186,7 +187,8 @@ def _drawn(cells: Results, rows: Sequence[Variant]) -> list[str]:
     return [
         "## Is it chance?",
         "Sampled searches act at random and may wander out of a loop by luck; the best action of a Q-network "
-        "cannot. Here actions are drawn from softmax(Q / τ) instead.",
+        "cannot. Here actions are drawn from softmax(Q / τ) instead. `headline.json` has the τ with the "
+        "largest return on validation levels with two exits.",
         table(("Solver", "Test", "Best action", *(f"τ = {t:g}" for t in TEMPERATURES)), lines),
     ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ FIGURES = {
     "navigation-search.png": "A search tree of D-TSN drawn on its hall",
     "navigation-curves.png": "Validation success while training, all seeds and their mean",
 }
-SOFTMAX_TEMPERATURE = 1.0  # of the control in headline.json
 
 
 def build_navigation_report(results: Path, out: Path) -> list[Path]:
@@ -42,22 +42,23 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
     cells, plans, curves = read_results(folder), read_plans(folder), read_curves(folder / "curves")
     meta = read_record(folder / "meta.json")
     written = [
-        write_text(folder / "headline.json", _json(headline(cells, plans))),
+        write_text(folder / "headline.json", _json(headline(cells, plans, curves))),
         write_text(folder / "summary.json", _json(summary(cells))),
     ]
     shown = [row for row in of_family("main") if row.seeds == max(r.seeds for r in of_family("main"))]
-    if any(row.key in cells for row in shown):
+    has_rows = any(row.key in cells for row in shown)
+    if has_rows:
         written.append(figures.success_bars(cells, shown, pictures / "navigation-success.png"))
     learnt = {row.key: curves[row.key] for row in shown if row.key in curves and row.key == row.solver.name}
     if learnt:
         written.append(figures.learning_curves(learnt, pictures / "navigation-curves.png"))
-    found = {f"figures/{name}": text for name, text in FIGURES.items() if (pictures / name).exists()}
+    drawn = {f"figures/{name}": text for name, text in FIGURES.items() if (pictures / name).exists()}
     page = navigation_page(
         cells,
         plans,
         curves,
         meta=meta,
-        figures=found,
+        figures=drawn if has_rows else {},  # pictures without rows are of another campaign
         missing=missing_parts(cells, plans, curves, meta),
         source=Path(os.path.relpath(folder, out.parent)).as_posix(),
     )
@@ -73,16 +74,17 @@ def read_curves(folder: Path) -> dict[str, dict[int, dict[str, Float64s]]]:
     }
 
 
-def headline(cells: Results, plans: Plans) -> dict[str, Any]:
+def headline(cells: Results, plans: Plans, curves: Curves) -> dict[str, Any]:
     """The main table in short: rates from 0 to 1, by solver and number of exits."""
     rows = [row for row in of_family("main") if row.key in cells]
     found: dict[str, Any] = {}
     for row in rows:
         found[row.key] = _by_exits(cells[row.key], lambda exits, row=row: row.scenario(exits), row)
-        if not searches(row.solver.name):
+        temperature = chosen_temperature(row, curves.get(row.key, {}))
+        if temperature is not None:
             drawn = _by_exits(
                 cells[row.key],
-                lambda exits, row=row: Scenario(exits, row.act_iterations, temperature=SOFTMAX_TEMPERATURE),
+                lambda exits, row=row, t=temperature: Scenario(exits, row.act_iterations, temperature=t),
                 row,
             )
             found |= {f"{row.key}_softmax": drawn} if drawn else {}
@@ -101,6 +103,16 @@ def headline(cells: Results, plans: Plans) -> dict[str, Any]:
     }
     found["act_T"] = {row.key: acted for row in rows if len(acted := _acted(cells[row.key])) > 1}
     return found
+
+
+def chosen_temperature(row: Variant, curves: Mapping[int, Mapping[str, Float64s]]) -> float | None:
+    """The temperature of drawn actions with the best mean validation return; None without any."""
+    returns = {}
+    for temperature in row.temperatures:
+        column = f"validation_return_softmax_{temperature:g}"
+        ends = [curve[column][-1] for curve in curves.values() if column in curve and len(curve[column])]
+        returns[temperature] = sum(ends) / len(ends) if ends else float("-inf")
+    return max(returns, key=lambda t: returns[t]) if any(map(isfinite, returns.values())) else None
 
 
 def _by_exits(cells: Mapping[Scenario, Cell], scenario: Any, row: Variant) -> dict[str, Any]:

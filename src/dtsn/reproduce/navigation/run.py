@@ -24,7 +24,7 @@ from dtsn.evaluation.levels import unseen_levels
 from dtsn.evaluation.navigation import ROWS_AT_ONCE, evaluate_navigation
 from dtsn.evaluation.plans import evaluate_plans
 from dtsn.evaluation.rows import Scenario, write_rows
-from dtsn.experts.collect import collect_navigation
+from dtsn.experts.collect import collect_navigation, expert_levels
 from dtsn.processes import prepare
 from dtsn.reproduce.jobs import Executor, Job
 from dtsn.reproduce.navigation.curves import Curve
@@ -66,13 +66,14 @@ def run_task(campaign: Campaign, task: Task) -> None:
     for scenario, levels in campaign.missing_tests(task):
         solver = _acting(row, run, campaign.device, scenario)
         options = row.options(scenario.exits)
-        seeds = unseen_levels("test", levels, options)
+        seeds = unseen_levels("test", levels, options, expert_levels(seed=task.seed))
         rows = evaluate_navigation(solver, seeds, options, temperature=scenario.temperature)
         write_rows(campaign.episodes_path(task, scenario), rows)
     for scenario in campaign.missing_plans(task):
         solver = _acting(row, run, campaign.device, scenario)
         options = row.options(scenario.exits)
-        seeds = unseen_levels("test", min(campaign.plan_levels, campaign.levels), options)
+        levels = min(campaign.plan_levels, campaign.levels)
+        seeds = unseen_levels("test", levels, options, expert_levels(seed=task.seed))
         write_rows(campaign.plans_path(task, scenario), evaluate_plans(solver, seeds, options))
 
 
@@ -88,9 +89,9 @@ def train_task(campaign: Campaign, task: Task) -> None:
         while metrics is not None:  # a run that was stopped while validating starts by making up for it
             due = trainer.step % campaign.validate_every == 0 or trainer.step == trainer.config.steps
             if due and trainer.step and trainer.step not in curve.steps():
-                point = validate(trainer.solver, row, campaign.validation_levels)
+                point = validate(trainer.solver, row, campaign.validation_levels, task.seed)
                 if trainer.step == trainer.config.steps:
-                    point |= validate_draws(trainer.solver, row, campaign.validation_levels)
+                    point |= validate_draws(trainer.solver, row, campaign.validation_levels, task.seed)
                 point["minutes"] = (time.monotonic() - started) / 60
                 curve.write(trainer.step, point)
             metrics = next(steps, None)
@@ -98,24 +99,25 @@ def train_task(campaign: Campaign, task: Task) -> None:
                 curve.add(metrics)
 
 
-def validate(solver: Solver, row: Variant, levels: int) -> dict[str, float]:
+def validate(solver: Solver, row: Variant, levels: int, seed: int) -> dict[str, float]:
     """Success on validation levels, in both scenarios."""
     point = {}
     for exits in EXITS:
         options = row.options(exits)
-        rows = evaluate_navigation(solver, unseen_levels("validation", levels, options), options)
+        seeds = unseen_levels("validation", levels, options, expert_levels(seed=seed))
+        rows = evaluate_navigation(solver, seeds, options)
         point[f"validation_success_{exits}"] = sum(found.success for found in rows) / len(rows)
     return point
 
 
-def validate_draws(solver: Solver, row: Variant, levels: int) -> dict[str, float]:
+def validate_draws(solver: Solver, row: Variant, levels: int, seed: int) -> dict[str, float]:
     """Mean return on validation levels with two exits, by the temperature that actions are drawn with.
 
     An episode that does not arrive counts as one that took all steps.
     """
     point, options = {}, row.options(2)
     for temperature in row.temperatures:
-        seeds = unseen_levels("validation", levels, options)
+        seeds = unseen_levels("validation", levels, options, expert_levels(seed=seed))
         rows = evaluate_navigation(solver, seeds, options, temperature=temperature)
         returns = [-found.steps if found.success else -options.max_steps for found in rows]
         point[f"validation_return_softmax_{temperature:g}"] = sum(returns) / len(returns)
