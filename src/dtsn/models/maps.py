@@ -87,7 +87,7 @@ class MoveTransition(nn.Module):
 
 
 class EnteredCellReward(nn.Module):
-    """``h [B, K² + 2] -> [B, A]``: a function of the cell that an action enters; −1 at first."""
+    """``h [B, K² + 2] -> [B, A]``: a function of the cell that an action enters, about −1 at first."""
 
     entered: Tensor  # [A]
 
