@@ -54,3 +54,6 @@ ABLATIONS = _by_key(
         weights={"transition": 0, "reward": 0},
     ),
 )
+SEARCH_LENGTHS = _by_key(
+    *(Recipe(f"dtsn-{n}", f"D-TSN (n_itr={n})", settings={"iterations": n}) for n in (5, 20))
+)

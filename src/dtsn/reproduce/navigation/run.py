@@ -18,7 +18,7 @@ import torch
 
 from dtsn.batch import Batch
 from dtsn.config import TrainConfig
-from dtsn.data.dataset import Dataset
+from dtsn.data.reader import Dataset
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.evaluation.levels import unseen_levels
 from dtsn.evaluation.navigation import ROWS_AT_ONCE, evaluate_navigation
@@ -31,7 +31,8 @@ from dtsn.reproduce.navigation.curves import Curve
 from dtsn.reproduce.navigation.plan import Campaign, Task
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import Trainer, has_run, load_solver, train_run
+from dtsn.training.loading import load_solver
+from dtsn.training.trainer import Trainer, has_run, train_run
 
 DECISIONS = 25  # of an episode, roughly: short ways, and some that time out
 PROBE_STEPS = 2  # of training, to tell what a run costs
@@ -79,7 +80,7 @@ def train_task(campaign: Campaign, task: Task) -> None:
     """Train a run to its last step, validating on the way."""
     row, run, config = VARIANTS[task.variant], campaign.run_folder(task), campaign.config(task)
     with Dataset(collect_data(campaign.runs, row.family.options, task.seed)) as dataset:
-        trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, campaign.device)
+        trainer = Trainer(config, dataset.observation, dataset.num_actions, campaign.device)
         started = time.monotonic()
         steps = train_run(run, trainer, dataset, resume=has_run(run))
         curve = Curve(campaign.curve_path(task), until=trainer.step)

@@ -9,7 +9,7 @@ from typing import Literal
 from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.evaluation.rows import Scenario
-from dtsn.reproduce.recipes import ABLATIONS, SOLVER_RECIPES, Recipe
+from dtsn.reproduce.recipes import ABLATIONS, SEARCH_LENGTHS, SOLVER_RECIPES, Recipe
 
 Purpose = Literal["table", "weight_search"]
 LevelSet = Literal["levels", "act_levels"]  # the campaign's number of levels for the main tests, or for more
@@ -239,9 +239,6 @@ OWN_ABLATIONS = {
         Recipe("treeqn-joint-value", "TreeQN, joint value", "treeqn", network={"value": "joint"}),
     )
 }
-_ITERATIONS = {
-    f"dtsn-{n}": Recipe(f"dtsn-{n}", f"D-TSN (n_itr={n})", settings={"iterations": n}) for n in (5, 20)
-}
 _BFLOAT16 = Recipe("dtsn-bfloat16", "D-TSN, encoder in bfloat16", network={"precision": "bfloat16"})
 
 
@@ -323,12 +320,12 @@ def _variants() -> dict[str, Variant]:
     found = [
         *_family(main, [*solvers, *EXTENSIONS.values()], 5, act=deeper),
         *_family(main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3),
-        *_family(main, _ITERATIONS.values(), 3, more=False),
+        *_family(main, SEARCH_LENGTHS.values(), 3, more=False),
         *_family(FAMILIES["hall-7-12"], both, 2),
         *_family(FAMILIES["hall-5-14"], both, 2),
         *_family(FAMILIES["independent"], [*solvers, *EXTENSIONS.values()], 2),
         *_weight_search(main),
-        *_family(old["paths"], [*every, *_ITERATIONS.values(), _BFLOAT16], 1, more=False),
+        *_family(old["paths"], [*every, *SEARCH_LENGTHS.values(), _BFLOAT16], 1, more=False),
         *_family(old["paths-opposite"], solvers, 1, more=False),
         *_family(old["pooled"], solvers, 1, more=False),
         *_family(old["pooled-plain"], every, 1, more=False),
