@@ -14,6 +14,8 @@ from dtsn.arrays import Float64s
 from dtsn.reproduce.navigation.variants import Variant
 from dtsn.storage import replace_durably
 
+Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -> column -> [points]
+
 
 def read_curve(path: Path) -> dict[str, Float64s]:
     """A learning curve as columns ``[points]``; NaN in empty cells."""
@@ -23,12 +25,10 @@ def read_curve(path: Path) -> dict[str, Float64s]:
     return {name: np.array([float(row[name] or "nan") for row in rows]) for name in reader.fieldnames or ()}
 
 
-def best_temperature(
-    curves: Mapping[str, Mapping[int, Mapping[str, Float64s]]], row: Variant
-) -> float | None:
+def best_temperature(curves: Curves, row: Variant) -> float | None:
     """The temperature to draw actions with that has the best mean return on validation levels, two exits.
 
-    ``curves`` is ``{variant: {seed: {column: [points]}}}``; None if no finished run tells.
+    None if no finished run tells.
     """
     means = {}
     for temperature in row.temperatures:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dtsn.arrays import Float64s
 from dtsn.config import SOLVERS
 from dtsn.evaluation.rows import Scenario
 from dtsn.reproduce.markdown import configuration, table
@@ -21,7 +20,7 @@ from dtsn.reproduce.navigation.claims import (
     judge,
     verdict,
 )
-from dtsn.reproduce.navigation.curves import best_temperature
+from dtsn.reproduce.navigation.curves import Curves, best_temperature
 from dtsn.reproduce.navigation.variants import (
     EXITS,
     FAMILIES,
@@ -35,8 +34,6 @@ from dtsn.reproduce.navigation.variants import (
 )
 from dtsn.reproduce.paper import PAPER_NAVIGATION, PaperNumber
 from dtsn.reproduce.statistics import Estimate
-
-Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -> column -> [points]
 
 
 def navigation_page(

@@ -16,12 +16,10 @@ from dtsn.evaluation.rows import ActRule, Scenario
 from dtsn.reproduce.markdown import write_text
 from dtsn.reproduce.navigation import figures
 from dtsn.reproduce.navigation.cells import Cell, Plans, Results, aligned, read_plans, read_results
-from dtsn.reproduce.navigation.curves import best_temperature, read_curve
+from dtsn.reproduce.navigation.curves import Curves, best_temperature, read_curve
 from dtsn.reproduce.navigation.page import navigation_page
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant, of_family, searches
 from dtsn.reproduce.records import read_record
-
-Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -> column -> [points]
 
 # Pictures that need a solver are drawn elsewhere; the page shows what is there.
 FIGURES = {
