@@ -15,21 +15,12 @@ from dtsn.reproduce.navigation.cells import Cell, PlanCell, aligned, read_result
 from dtsn.reproduce.navigation.claims import Check, Finding, Side, family_claims, judge, verdict
 from dtsn.reproduce.navigation.curves import read_curve
 from dtsn.reproduce.navigation.page import navigation_page
-from dtsn.reproduce.navigation.report import (
-    build_navigation_report,
-    chosen_temperature,
-    headline,
-    missing_parts,
-)
+from dtsn.reproduce.navigation.report import build_navigation_report, headline, missing_parts
 from dtsn.reproduce.navigation.variants import FAMILIES, VARIANTS, of_family
 from dtsn.reproduce.statistics import Estimate
 
 RATES = {"qnet": (0.95, 0.5), "search": (0.93, 0.87), "treeqn": (0.95, 0.55), "dtsn": (0.99, 0.992)}
 TWO, ONE = Scenario(2, 10), Scenario(1, 10)
-NAMES = (
-    "step,validation_success_2,validation_success_1,validation_return_softmax_0.5,validation_return_softmax_1"
-)
-CURVE = f"{NAMES}\n1,,,,\n2,0.5,0.25,-100,-50\n"
 
 
 def write_episodes(
@@ -53,7 +44,10 @@ def write_campaign(folder: Path, n: int = 400, seeds: int = 3) -> None:
                 write_episodes(folder, variant, seed, Scenario(exits, 10), rate + 0.0025 * seed, n)
             curve = folder / "navigation/curves" / variant / f"seed-{seed}.csv"
             curve.parent.mkdir(parents=True, exist_ok=True)
-            curve.write_text(CURVE)
+            names = "step,loss,validation_success_2,validation_success_1"
+            drawn = ",".join(f"validation_return_softmax_{t}" for t in ("0.5", "1", "2"))
+            returns = f"{-20 - 20 * seed},-21,-22"  # τ = 0.5 is best for seed 0 alone, τ = 1 on average
+            curve.write_text(f"{names},{drawn}\n1,2.5,,,,,\n2,1.5,0.5,0.25,{returns}\n")
     for exits in (2, 1):
         write_episodes(folder, "dtsn", 0, Scenario(exits, 50), 0.99, n // 2)
         write_episodes(folder, "dtsn", 0, Scenario(exits, 10, "greedy"), 0.75, n)
@@ -334,18 +328,6 @@ def test_a_seed_without_a_scenario_is_missed() -> None:
     assert [line for line in after if line not in before] == [
         "`treeqn`: no rows for exits-1-T10 (seeds 3, 4)"
     ]
-
-
-def test_the_temperature_is_chosen_on_validation_levels() -> None:
-    row = VARIANTS["qnet"]
-    names = [f"validation_return_softmax_{t:g}" for t in row.temperatures]
-    curves = {
-        seed: {name: np.array([np.nan, value]) for name, value in zip(names, values, strict=True)}
-        for seed, values in enumerate([(-90.0, -60, -50), (-30, -20, -70)])
-    }
-    assert chosen_temperature(row, curves) == row.temperatures[1]
-    assert chosen_temperature(row, {}) is None
-    assert chosen_temperature(VARIANTS["dtsn"], curves) is None
 
 
 def test_headline_of_nothing() -> None:

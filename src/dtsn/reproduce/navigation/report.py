@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,10 @@ from dtsn.evaluation.rows import ActRule, Scenario
 from dtsn.reproduce.markdown import write_text
 from dtsn.reproduce.navigation import figures
 from dtsn.reproduce.navigation.cells import Cell, Plans, Results, aligned, read_plans, read_results
-from dtsn.reproduce.navigation.curves import read_curve
+from dtsn.reproduce.navigation.curves import Curves, best_temperature, read_curve
 from dtsn.reproduce.navigation.page import navigation_page
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant, of_family, searches
 from dtsn.reproduce.records import read_record
-
-Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -> column -> [points]
 
 # Pictures that need a solver are drawn elsewhere; the page shows what is there.
 FIGURES = {
@@ -46,19 +43,18 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
         write_text(folder / "summary.json", _json(summary(cells))),
     ]
     shown = [row for row in of_family("main") if row.seeds == max(r.seeds for r in of_family("main"))]
-    has_rows = any(row.key in cells for row in shown)
-    if has_rows:
+    if any(row.key in cells for row in shown):
         written.append(figures.success_bars(cells, shown, pictures / "navigation-success.png"))
     learnt = {row.key: curves[row.key] for row in shown if row.key in curves and row.key == row.solver.name}
     if learnt:
         written.append(figures.learning_curves(learnt, pictures / "navigation-curves.png"))
-    drawn = {f"figures/{name}": text for name, text in FIGURES.items() if (pictures / name).exists()}
+    found = {f"figures/{name}": text for name, text in FIGURES.items() if (pictures / name).exists()}
     page = navigation_page(
         cells,
         plans,
         curves,
         meta=meta,
-        figures=drawn if has_rows else {},  # pictures without rows are of another campaign
+        figures=found,
         missing=missing_parts(cells, plans, curves, meta),
         source=Path(os.path.relpath(folder, out.parent)).as_posix(),
     )
@@ -75,16 +71,20 @@ def read_curves(folder: Path) -> dict[str, dict[int, dict[str, Float64s]]]:
 
 
 def headline(cells: Results, plans: Plans, curves: Curves) -> dict[str, Any]:
-    """The main table in short: rates from 0 to 1, by solver and number of exits."""
+    """The main table in short: rates from 0 to 1, by solver and number of exits.
+
+    Solvers that do not search come with a control that draws actions, at the temperature that validation
+    levels with two exits chose.
+    """
     rows = [row for row in of_family("main") if row.key in cells]
     found: dict[str, Any] = {}
     for row in rows:
         found[row.key] = _by_exits(cells[row.key], lambda exits, row=row: row.scenario(exits), row)
-        temperature = chosen_temperature(row, curves.get(row.key, {}))
-        if temperature is not None:
+        chosen = best_temperature(curves, row)
+        if chosen is not None:
             drawn = _by_exits(
                 cells[row.key],
-                lambda exits, row=row, t=temperature: Scenario(exits, row.act_iterations, temperature=t),
+                lambda exits, row=row, chosen=chosen: Scenario(exits, row.act_iterations, temperature=chosen),
                 row,
             )
             found |= {f"{row.key}_softmax": drawn} if drawn else {}
@@ -103,16 +103,6 @@ def headline(cells: Results, plans: Plans, curves: Curves) -> dict[str, Any]:
     }
     found["act_T"] = {row.key: acted for row in rows if len(acted := _acted(cells[row.key])) > 1}
     return found
-
-
-def chosen_temperature(row: Variant, curves: Mapping[int, Mapping[str, Float64s]]) -> float | None:
-    """The temperature of drawn actions with the best mean validation return; None without any."""
-    returns = {}
-    for temperature in row.temperatures:
-        column = f"validation_return_softmax_{temperature:g}"
-        ends = [curve[column][-1] for curve in curves.values() if column in curve and len(curve[column])]
-        returns[temperature] = sum(ends) / len(ends) if ends else float("-inf")
-    return max(returns, key=lambda t: returns[t]) if any(map(isfinite, returns.values())) else None
 
 
 def _by_exits(cells: Mapping[Scenario, Cell], scenario: Any, row: Variant) -> dict[str, Any]:

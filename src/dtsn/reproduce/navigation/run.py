@@ -24,10 +24,10 @@ from dtsn.evaluation.levels import unseen_levels
 from dtsn.evaluation.navigation import ROWS_AT_ONCE, evaluate_navigation
 from dtsn.evaluation.plans import evaluate_plans
 from dtsn.evaluation.rows import Scenario, write_rows
-from dtsn.experts.collect import collect_navigation, expert_levels
+from dtsn.experts.collect import collect_navigation
 from dtsn.processes import prepare
 from dtsn.reproduce.jobs import Executor, Job
-from dtsn.reproduce.navigation.curves import Curve
+from dtsn.reproduce.navigation.curves import Curve, softmax_column
 from dtsn.reproduce.navigation.plan import Campaign, Task
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant
 from dtsn.solvers.solver import Solver
@@ -45,7 +45,7 @@ def run_campaign(campaign: Campaign, executor: Executor) -> Iterator[tuple[Task,
     """
     waiting = [task for task in campaign.tasks() if not campaign.is_done(task)]
     for task in waiting:
-        collect_data(campaign.runs, VARIANTS[task.variant].family.options, task.seed)
+        collect_data(campaign.runs, VARIANTS[task.variant].family.options)
     settings = json.dumps({**vars(campaign), "results": str(campaign.results), "runs": str(campaign.runs)})
     jobs = {
         task: Job(__name__, (settings, task.variant, str(task.seed)), campaign.log_path(task))
@@ -66,21 +66,20 @@ def run_task(campaign: Campaign, task: Task) -> None:
     for scenario, levels in campaign.missing_tests(task):
         solver = _acting(row, run, campaign.device, scenario)
         options = row.options(scenario.exits)
-        seeds = unseen_levels("test", levels, options, expert_levels(seed=task.seed))
+        seeds = unseen_levels("test", levels, options)
         rows = evaluate_navigation(solver, seeds, options, temperature=scenario.temperature)
         write_rows(campaign.episodes_path(task, scenario), rows)
     for scenario in campaign.missing_plans(task):
         solver = _acting(row, run, campaign.device, scenario)
         options = row.options(scenario.exits)
-        levels = min(campaign.plan_levels, campaign.levels)
-        seeds = unseen_levels("test", levels, options, expert_levels(seed=task.seed))
+        seeds = unseen_levels("test", min(campaign.plan_levels, campaign.levels), options)
         write_rows(campaign.plans_path(task, scenario), evaluate_plans(solver, seeds, options))
 
 
 def train_task(campaign: Campaign, task: Task) -> None:
     """Train a run to its last step, validating on the way."""
     row, run, config = VARIANTS[task.variant], campaign.run_folder(task), campaign.config(task)
-    with Dataset(collect_data(campaign.runs, row.family.options, task.seed)) as dataset:
+    with Dataset(collect_data(campaign.runs, row.family.options)) as dataset:
         trainer = Trainer(config, dataset.observation, dataset.num_actions, campaign.device)
         started = time.monotonic()
         steps = train_run(run, trainer, dataset, resume=has_run(run))
@@ -89,9 +88,9 @@ def train_task(campaign: Campaign, task: Task) -> None:
         while metrics is not None:  # a run that was stopped while validating starts by making up for it
             due = trainer.step % campaign.validate_every == 0 or trainer.step == trainer.config.steps
             if due and trainer.step and trainer.step not in curve.steps():
-                point = validate(trainer.solver, row, campaign.validation_levels, task.seed)
+                point = validate(trainer.solver, row, campaign.validation_levels)
                 if trainer.step == trainer.config.steps:
-                    point |= validate_draws(trainer.solver, row, campaign.validation_levels, task.seed)
+                    point |= validate_draws(trainer.solver, row, campaign.validation_levels)
                 point["minutes"] = (time.monotonic() - started) / 60
                 curve.write(trainer.step, point)
             metrics = next(steps, None)
@@ -99,28 +98,27 @@ def train_task(campaign: Campaign, task: Task) -> None:
                 curve.add(metrics)
 
 
-def validate(solver: Solver, row: Variant, levels: int, seed: int) -> dict[str, float]:
+def validate(solver: Solver, row: Variant, levels: int) -> dict[str, float]:
     """Success on validation levels, in both scenarios."""
     point = {}
     for exits in EXITS:
         options = row.options(exits)
-        seeds = unseen_levels("validation", levels, options, expert_levels(seed=seed))
-        rows = evaluate_navigation(solver, seeds, options)
+        rows = evaluate_navigation(solver, unseen_levels("validation", levels, options), options)
         point[f"validation_success_{exits}"] = sum(found.success for found in rows) / len(rows)
     return point
 
 
-def validate_draws(solver: Solver, row: Variant, levels: int, seed: int) -> dict[str, float]:
+def validate_draws(solver: Solver, row: Variant, levels: int) -> dict[str, float]:
     """Mean return on validation levels with two exits, by the temperature that actions are drawn with.
 
     An episode that does not arrive counts as one that took all steps.
     """
     point, options = {}, row.options(2)
     for temperature in row.temperatures:
-        seeds = unseen_levels("validation", levels, options, expert_levels(seed=seed))
+        seeds = unseen_levels("validation", levels, options)
         rows = evaluate_navigation(solver, seeds, options, temperature=temperature)
         returns = [-found.steps if found.success else -options.max_steps for found in rows]
-        point[f"validation_return_softmax_{temperature:g}"] = sum(returns) / len(returns)
+        point[softmax_column(temperature)] = sum(returns) / len(returns)
     return point
 
 
@@ -129,13 +127,16 @@ def _acting(row: Variant, run: Path, device: str, scenario: Scenario) -> Solver:
     return load_solver(run, device, **search, merge=row.solver.merge)
 
 
-def collect_data(folder: Path, options: NavigationOptions, seed: int) -> Path:
-    """1000 expert trajectories through halls like these, drawn by a run's seed; collected at first use."""
+def collect_data(folder: Path, options: NavigationOptions) -> Path:
+    """The 1000 expert trajectories through halls like these, collected at first use.
+
+    All runs have the same: small halls are few, and test halls must be new to every run.
+    """
     first, last = options.hall
-    path = folder / f"navigation-{options.exit_layout}-{first}-{last}-seed-{seed}.h5"
+    path = folder / f"navigation-{options.exit_layout}-{first}-{last}.h5"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        collect_navigation(path, options=options, seed=seed, overwrite=True)
+        collect_navigation(path, options=options, overwrite=True)
     return path
 
 
