@@ -1,4 +1,4 @@
-"""Figures and animations of searches: they can be drawn for every kind of document, and nodes do not overlap."""
+"""Figures and animations of searches: every kind of document can be drawn, and nodes do not overlap."""
 
 from __future__ import annotations
 
