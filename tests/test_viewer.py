@@ -48,6 +48,7 @@ from dtsn.pretrained import shipped
 from dtsn.solvers.solver import Solver
 from dtsn.training.loading import load_solver
 from dtsn.training.trainer import Trainer
+from dtsn.viewer import show
 from dtsn.viewer.guard import MAX_WAITING, answers_to
 from dtsn.viewer.library import MAX_ITERATIONS, SOLVERS_KEPT, Library, Shown
 from dtsn.viewer.replay import MAX_ACTIONS, GymWorld
@@ -640,6 +641,22 @@ class Corridor(gymnasium.Env):
 
     def render(self) -> str:
         return "\x1b[1m" + "".join("R" if n == self.place else "." for n in range(5)) + "\x1b[0m"
+
+
+def test_show_serves_solvers_in_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Library] = []
+    monkeypatch.setattr("dtsn.viewer.server.serve", lambda library, *_: served.append(library))
+    spaces = Corridor.observation_space, Corridor.action_space
+    solver = Solver.create("dtsn", *spaces)
+    show(solver, Corridor())
+    show({"mine": solver, "other": Solver.create("qnet", *spaces)}, Corridor(), actions=("left", "right"))
+    assert [list(library.given) for library in served] == [["D-TSN"], ["mine", "other"]]
+    assert served[1].given["mine"].world.actions == ("left", "right")
+    with pytest.raises(ValueError, match="actions must be 2 names, got 1"):
+        show(solver, Corridor(), actions=("left",))
+    three = Solver.create("dtsn", spaces[0], gymnasium.spaces.Discrete(3))
+    with pytest.raises(ValueError, match="solver 'D-TSN' must have 2 actions as env has, got 3"):
+        show(three, Corridor())
 
 
 @pytest.fixture(scope="module")
