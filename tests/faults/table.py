@@ -13,6 +13,7 @@ from .common import ROOT, Outcome
 from .corruption import flip
 from .disk import disk_full
 from .divergence import not_finite
+from .hostile_runs import hostile_runs_in_viewer
 from .kill import kill
 from .links import hostile_links
 from .locking import two_processes
@@ -101,6 +102,14 @@ TESTS = {
         "a checkpoint that is resumed",
         "a typed error that names the file, within 30 s",
         untyped_errors,
+        1,
+    ),
+    "hostile_runs_in_viewer": Test(
+        "runs beside a good one in the viewer's folder: states that say anything, searches without an end, "
+        "pipes, links to elsewhere, deep nesting, names that are not UTF-8",
+        "each is one entry with its reason; the list and the good run are answered within 10 s; nothing "
+        "outside is served",
+        hostile_runs_in_viewer,
         1,
     ),
     "two_processes": Test(
