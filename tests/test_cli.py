@@ -33,8 +33,9 @@ from dtsn.pretrained import shipped
 from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
 from dtsn.reproduce.navigation import run as campaign
 from dtsn.reproduce.navigation.run import SHOWN_LEVEL, Campaign, run_task
-from dtsn.training.checkpoint import latest_checkpoint, read_metrics
+from dtsn.training.checkpoint import latest_checkpoint
 from dtsn.training.loading import load_solver
+from dtsn.training.runs import read_metrics
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")
 QNET = ("--data", "data.h5", "--solver.name", "qnet", *SMALL)
