@@ -22,9 +22,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dtsn.storage import replace_durably
-from dtsn.training import checkpoint
-from dtsn.training.checkpoint import (
+from dtsn import checkpoint
+from dtsn.checkpoint import (
     MAX_STATE_BYTES,
     CheckpointError,
     best_checkpoint,
@@ -37,6 +36,7 @@ from dtsn.training.checkpoint import (
     restore_optimizer,
     save_checkpoint,
 )
+from dtsn.storage import replace_durably
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 each_file = pytest.mark.parametrize("name", FILES)
@@ -474,7 +474,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import torch
-from dtsn.training.checkpoint import CheckpointError, save_checkpoint
+from dtsn.checkpoint import CheckpointError, save_checkpoint
 
 folder = Path(sys.argv[1])
 save_checkpoint(folder / "step-1", {"model": {"a": torch.ones(10)}}, {"step": 1})

@@ -22,21 +22,7 @@ import numpy as np
 import pytest
 import torch
 
-from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data.format import ObservationSpec
-from dtsn.data.reader import Dataset
-from dtsn.envs.navigation import NavigationOptions
-from dtsn.errors import UserError
-from dtsn.experts.collect import collect_navigation
-from dtsn.models.networks import GridEncoder, ImpalaEncoder
-from dtsn.processes import stopped_by_sigterm
-from dtsn.reproduce.experiments import NAVIGATION, NAVIGATION_VARIANTS
-from dtsn.settings import config_from_dict
-from dtsn.solvers import solver as solvers
-from dtsn.solvers.losses import LossTerms
-from dtsn.solvers.solver import Solver
-from dtsn.storage import RunInUseError
-from dtsn.training.checkpoint import (
+from dtsn.checkpoint import (
     CheckpointError,
     best_checkpoint,
     checkpoints,
@@ -45,6 +31,20 @@ from dtsn.training.checkpoint import (
     load_tensors_of,
     save_checkpoint,
 )
+from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
+from dtsn.data.format import ObservationSpec
+from dtsn.data.reader import Dataset
+from dtsn.envs.navigation import NavigationOptions
+from dtsn.errors import UserError
+from dtsn.experts.collect import collect_navigation
+from dtsn.models.encoders import GridEncoder, ImpalaEncoder
+from dtsn.processes import interrupt_on_sigterm
+from dtsn.reproduce.navigation.variants import NAVIGATION, VARIANTS
+from dtsn.settings import config_from_dict
+from dtsn.solvers import solver as solvers
+from dtsn.solvers.losses import LossTerms
+from dtsn.solvers.solver import Solver
+from dtsn.storage import RunInUseError
 from dtsn.training.loading import export_solver, load_solver
 from dtsn.training.runs import RunError, RunFolder, read_metrics
 from dtsn.training.trainer import DivergedError, Trainer, train_run
@@ -430,7 +430,7 @@ def test_sigterm_saves_as_an_interrupt_does(dataset: Dataset, tmp_path: Path) ->
     steps = train_run(tmp_path, make(dataset, QNET), dataset)
     for _ in range(5):
         next(steps)
-    with pytest.raises(KeyboardInterrupt), stopped_by_sigterm():
+    with pytest.raises(KeyboardInterrupt), interrupt_on_sigterm():
         os.kill(os.getpid(), signal.SIGTERM)
     steps.close()  # type: ignore[attr-defined]
     assert latest_checkpoint(tmp_path / "checkpoints") == tmp_path / "checkpoints/step-5"
@@ -753,7 +753,7 @@ CHANGED = [
     NetworkConfig("impala", latent=7, hidden=9, spatial=True, precision="bfloat16", value_scale=10.0),
     replace(CONFIG, learning_rate=1e-5, seed=3),
     NAVIGATION,
-    *(variant.config(2) for variant in NAVIGATION_VARIANTS.values()),
+    *(variant.config(2) for variant in VARIANTS.values()),
 ]
 
 

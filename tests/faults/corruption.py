@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from dtsn.checkpoint import CheckpointError
 from dtsn.data import Dataset, DatasetError
-from dtsn.training.checkpoint import CheckpointError
 
 from .common import TINY, Outcome, make, train, vectors
 

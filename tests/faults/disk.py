@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from dtsn.checkpoint import CheckpointError, latest_checkpoint, load_state
 from dtsn.data import Dataset, DatasetError, DatasetWriter, Episode
-from dtsn.training.checkpoint import CheckpointError, latest_checkpoint, load_state
 
 from .common import TINY, Outcome, contents, leftovers, train, vectors
 

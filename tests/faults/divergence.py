@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from dtsn.checkpoint import checkpoints, verified_state
 from dtsn.config import SOLVERS, TrainConfig
 from dtsn.data import Dataset
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.solver import Solver
-from dtsn.training.checkpoint import checkpoints, verified_state
 from dtsn.training.runs import read_metrics
 from dtsn.training.trainer import DivergedError, train_run
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dtsn.checkpoint import CheckpointError, checkpoints, prune_checkpoints, verified_state
 from dtsn.config import TrainConfig
 from dtsn.data import Dataset
-from dtsn.training.checkpoint import CheckpointError, checkpoints, prune_checkpoints, verified_state
 from dtsn.training.runs import RunFolder
 from dtsn.training.trainer import train_run
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
+from dtsn.checkpoint import latest_checkpoint
 from dtsn.config import SOLVERS, NetworkConfig, TrainConfig
 from dtsn.data import Dataset
 from dtsn.experts.collect import collect_navigation
 from dtsn.solvers.solver import Solver
-from dtsn.training.checkpoint import latest_checkpoint
 from dtsn.training.runs import read_metrics
 from dtsn.training.trainer import train_run
 

@@ -26,7 +26,8 @@ EVALUATE = """
 import sys, torch
 from dtsn.pretrained import shipped
 from dtsn.envs.navigation import NavigationOptions
-from dtsn.evaluation.episodes import evaluate_navigation, first_levels
+from dtsn.evaluation.levels import first_levels
+from dtsn.evaluation.navigation import evaluate_navigation
 from dtsn.training.loading import load_solver
 torch.set_num_threads(1)
 while True:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dtsn.checkpoint import CheckpointError, checkpoints, verified_state
 from dtsn.data import Dataset
 from dtsn.errors import UserError
 from dtsn.solvers.solver import Solver
-from dtsn.training.checkpoint import CheckpointError, checkpoints, verified_state
 from dtsn.training.runs import RunFolder
 from dtsn.training.trainer import train_run
 

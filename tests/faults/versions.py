@@ -12,9 +12,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+from dtsn.checkpoint import CheckpointError
 from dtsn.data import Dataset, DatasetError
 from dtsn.data.format import seal
-from dtsn.training.checkpoint import CheckpointError
 from dtsn.training.loading import load_solver
 
 from .common import TINY, Outcome, train, vectors

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from dtsn.batch import Batch
 from dtsn.bench.page import TARGETS, Row
 from dtsn.config import NetworkConfig, SolverConfig
-from dtsn.models.networks import MapHead, make_world_model
+from dtsn.models.build import make_world_model
+from dtsn.models.heads import MapHead
 from dtsn.models.world_model import WorldModel
-from dtsn.reproduce.experiments import NAVIGATION
+from dtsn.reproduce.navigation.variants import NAVIGATION
 from dtsn.search import best_first_search
 from dtsn.solvers import losses
 from dtsn.solvers.solver import Solver
@@ -197,7 +198,7 @@ def search_functions(case: Case) -> dict[str, Callable[[], object]]:
     def fused() -> Tensor:
         latent, out = model.encode(observation), []
         for _ in range(case.iterations):
-            children, reward = model.expand(latent)
+            children, reward = model.expand(latent)[:2]
             out += [reward.flatten(), model.value(children.flatten(0, 1))]
             latent = children[:, 0]
         return torch.cat(out)
@@ -257,7 +258,7 @@ class Constant:
     """A world model that costs nothing: what a search with it takes is its bookkeeping."""
 
     def __init__(self, model: WorldModel, latent: Tensor):
-        self.children, self.reward = model.expand(latent)
+        self.children, self.reward = model.expand(latent)[:2]
         self.values = model.value(self.children.flatten(0, 1))
 
     def expand(self, latent: Tensor) -> tuple[Tensor, Tensor]:
@@ -279,7 +280,7 @@ def acting_latency(quick: bool) -> Iterator[Row]:
 
     def modules() -> None:
         for _ in range(case.iterations):
-            children, _ = model.expand(latent)
+            children, _ = model.expand(latent)[:2]
             model.value(children.flatten(0, 1))
 
     parts: dict[str, Callable[[], object]] = {
@@ -438,7 +439,7 @@ def textbook_search(
             choice = int(torch.multinomial(log_policy.detach().exp(), 1))
             log_probs.append(log_policy[choice])
         node = open_nodes.pop(choice)
-        children, rewards = model.expand(node.latent)
+        children, rewards = model.expand(node.latent)[:2]
         node.children = tuple(
             child(node, children[:, action], rewards[0, action]) for action in range(model.num_actions)
         )

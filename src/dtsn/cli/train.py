@@ -15,7 +15,8 @@ from dtsn.cli.terminal import console, done, progress, stopped
 from dtsn.config import PPG_CPU, PPGConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.processes import prepare
-from dtsn.reproduce.experiments import NAVIGATION, PROCGEN_BUDGETS
+from dtsn.reproduce.navigation.variants import NAVIGATION
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 
 if TYPE_CHECKING:
     from dtsn.solvers.solver import Solver
@@ -94,8 +95,8 @@ def fit(
     threads: int,
 ) -> str:
     """Train with a progress bar; Ctrl-C saves and says how to go on. Returns what the data are of."""
+    from dtsn.checkpoint import best_checkpoint, latest_checkpoint, load_state
     from dtsn.data.reader import Dataset
-    from dtsn.training.checkpoint import best_checkpoint, latest_checkpoint, load_state
     from dtsn.training.trainer import Trainer, train_run
 
     prepare(threads)
@@ -137,7 +138,8 @@ def follow(
 
 def navigation_score(header: dict[str, Any], levels: int) -> Callable[[Solver], float]:
     """Success on the first validation levels, of the kind that a Navigation data set was collected on."""
-    from dtsn.evaluation.episodes import evaluate_navigation, first_levels
+    from dtsn.evaluation.levels import first_levels
+    from dtsn.evaluation.navigation import evaluate_navigation
 
     if header["env_id"] != "dtsn/Navigation-v0":
         raise ValueError(f"--validate-levels needs data of Navigation, not {header['env_id']}: leave it out")
@@ -176,8 +178,8 @@ def expert(
         device: auto takes CUDA where there is one.
         threads: small networks are fastest with one.
     """
+    from dtsn.checkpoint import latest_checkpoint
     from dtsn.experts.ppg import train_expert
-    from dtsn.training.checkpoint import latest_checkpoint
 
     prepare(threads)
     run = run or Path("runs") / f"expert-{config.game}"

@@ -20,9 +20,9 @@ from dtsn.data.writer import DatasetWriter
 from dtsn.envs.navigation import MOVES, SPLITS, NavigationOptions, make_levels, observe, step
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, Policy, ProcgenOptions, play_levels, split_range
 from dtsn.errors import UserError
-from dtsn.experts.ppg import Expert, uniforms
+from dtsn.experts.behaviour import BehaviourPolicy
 from dtsn.experts.value_iteration import expert_actions, optimal_q, optimal_values
-from dtsn.randomness import hashed_integers
+from dtsn.randomness import hashed_integers, hashed_uniforms
 from dtsn.storage import RunLock, append_to, read_bounded, real_folder, replace_durably
 
 # Called with (episodes done, episodes in all), and a text if there is one to show.
@@ -56,7 +56,7 @@ def collect_navigation(
         raise UserError(f"seed must not be negative, got {seed}")
 
     rng = np.random.default_rng(seed)
-    seeds = np.sort(rng.choice(end - first, episodes, replace=False, shuffle=False)) + first
+    seeds = _drawn_levels(rng, split, episodes)
     with DatasetWriter(
         path,
         env_id="dtsn/Navigation-v0",
@@ -74,6 +74,16 @@ def collect_navigation(
             if progress is not None:
                 progress(min(done + LEVELS_AT_ONCE, episodes), episodes)
     return writer.path
+
+
+def expert_levels(episodes: int = 1000, split: str = "train", seed: int = 0) -> Ints:
+    """The levels ``[episodes]`` that :func:`collect_navigation` plays."""
+    return _drawn_levels(np.random.default_rng(seed), split, episodes)
+
+
+def _drawn_levels(rng: np.random.Generator, split: str, episodes: int) -> Ints:
+    first, end = SPLITS[split]
+    return np.sort(rng.choice(end - first, episodes, replace=False, shuffle=False)) + first
 
 
 def play_navigation(seeds: Ints, options: NavigationOptions, rng: np.random.Generator) -> Iterator[Episode]:
@@ -105,17 +115,10 @@ def play_navigation(seeds: Ints, options: NavigationOptions, rng: np.random.Gene
         )
 
 
-def _described(expert: Expert) -> dict[str, Any]:
-    known: dict[str, Any] = {"steps": expert.step, "sha256": expert.sha256}
-    if expert.config.action_repeat > 1:
-        known["action_repeat"] = expert.config.action_repeat
-    return known
-
-
 def collect_procgen(
     path: str | Path,
     options: ProcgenOptions,
-    expert: Expert | None,
+    expert: BehaviourPolicy | None,
     *,
     episodes: int = 1000,
     keep: Keep = "successful",
@@ -143,9 +146,9 @@ def collect_procgen(
     if keep not in ("successful", "all"):
         raise UserError(f"keep must be successful or all, got {keep!r}")
     split_range("train", num_levels)
-    if expert is not None and (expert.config.game, expert.config.mode) != (options.game, options.mode):
-        theirs, ours = (f"{x.game} ({x.mode})" for x in (expert.config, options))
-        raise UserError(f"the expert must play {ours}, got one of {theirs}")
+    if expert is not None and expert.options != options:
+        theirs, ours = (f"{x.game} ({x.mode})" for x in (expert.options, options))
+        raise ValueError(f"the expert plays {theirs}, not {ours}: give an expert of the same game and mode")
     header: dict[str, Any] = {
         "env_id": "dtsn/Procgen-v0",
         "env_options": asdict(options),
@@ -153,8 +156,8 @@ def collect_procgen(
         "observation_shape": FRAME_SHAPE,
         "discount": discount,
         "provenance": {
-            "policy": "random" if expert is None else "ppg",
-            "expert": None if expert is None else _described(expert),
+            "policy": "random" if expert is None else expert.kind,
+            "expert": None if expert is None else expert.description(),
             "keep": keep,
             "split": "train",
             "num_levels": num_levels,
@@ -180,7 +183,7 @@ def collect_procgen(
 def _play_procgen(
     parts: _Parts,
     options: ProcgenOptions,
-    expert: Expert | None,
+    expert: BehaviourPolicy | None,
     episodes: int,
     keep: Keep,
     num_levels: int,
@@ -226,7 +229,7 @@ def random_policy(seed: int) -> Policy:
     """Uniformly random actions by (seed, episode, step) alone."""
 
     def act(frames: Bytes, numbers: Ints, steps: Ints) -> Ints:
-        return (uniforms(seed, numbers, steps) * NUM_ACTIONS).astype(np.int64)
+        return (hashed_uniforms(seed, numbers, steps) * NUM_ACTIONS).astype(np.int64)
 
     return act
 

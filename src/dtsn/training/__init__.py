@@ -1,6 +1,6 @@
 """Training: the loop, run folders, and checkpoints that survive."""
 
-from dtsn.training.checkpoint import CheckpointError
+from dtsn.checkpoint import CheckpointError
 from dtsn.training.loading import load_solver
 from dtsn.training.runs import RunFolder
 from dtsn.training.trainer import Trainer, train_run

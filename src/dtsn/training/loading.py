@@ -10,13 +10,13 @@ import gymnasium
 import numpy as np
 import torch
 
+from dtsn import checkpoint
+from dtsn.checkpoint import CheckpointError
 from dtsn.config import SOLVERS, SolverConfig, TrainConfig
 from dtsn.data.format import MAX_ACTIONS, MAX_FRAME_VALUES, ObservationSpec
 from dtsn.errors import UserError
 from dtsn.settings import config_from_dict
 from dtsn.solvers.solver import Solver
-from dtsn.training import checkpoint
-from dtsn.training.checkpoint import CheckpointError
 from dtsn.training.runs import RunExistsError, checkpoint_of
 
 TARGET = "target_encoder."  # only training needs these parameters

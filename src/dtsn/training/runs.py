@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 import dtsn
+from dtsn import checkpoint
+from dtsn.checkpoint import CheckpointError
 from dtsn.errors import UserError, brief
 from dtsn.settings import plain
 from dtsn.storage import (
@@ -33,8 +35,6 @@ from dtsn.storage import (
     sync_folder,
     write_durably,
 )
-from dtsn.training import checkpoint
-from dtsn.training.checkpoint import CheckpointError
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_METRICS_BYTES = 1 << 26  # to be read at once; resuming takes any number

@@ -17,7 +17,9 @@ import torch
 from safetensors.torch import save as save_tensors
 
 import dtsn
+from dtsn import checkpoint
 from dtsn.batch import Batch
+from dtsn.checkpoint import CheckpointError
 from dtsn.config import Augmentation, TrainConfig
 from dtsn.data.format import ObservationSpec
 from dtsn.data.reader import Dataset
@@ -27,8 +29,7 @@ from dtsn.errors import UserError
 from dtsn.settings import config_from_dict, flat, plain
 from dtsn.solvers.solver import Solver
 from dtsn.storage import replace_durably
-from dtsn.training import checkpoint
-from dtsn.training.checkpoint import CheckpointError
+from dtsn.training import schedule
 from dtsn.training.loading import describe_observation, make_solver
 from dtsn.training.runs import RunFolder
 
@@ -100,7 +101,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         loss = self.solver.loss(
-            batch, iterations=1 if step < config.search_warmup else None, generator=self.generator
+            batch,
+            iterations=schedule.iterations(config, step),
+            generator=self.generator,
+            conservative_ramp=schedule.conservative_ramp(config, step),
         )
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]

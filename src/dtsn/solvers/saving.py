@@ -1,0 +1,264 @@
+"""Solvers as folders: weights (safetensors), configuration and spaces (JSON), and a model card.
+
+The format is that of checkpoints, so a solver is also read from a checkpoint of a training run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+import dtsn
+from dtsn.checkpoint import CheckpointError, check_tensors, load_state, load_tensors_of, save_checkpoint
+from dtsn.config import NetworkConfig, SolverConfig
+from dtsn.errors import UserError, brief
+from dtsn.models.spaces import parts
+from dtsn.settings import config_from_dict
+from dtsn.storage import replace_durably
+
+if TYPE_CHECKING:
+    from dtsn.solvers.solver import Solver
+
+TARGET = "target_encoder."  # only training needs these parameters
+MAX_VALUES = 1 << 22  # in an observation of a folder that is to be believed
+MAX_ACTIONS = 1 << 12
+BOX_DTYPES = [
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "float32", "float64"),
+]
+S = TypeVar("S", bound=torch.nn.Module)
+
+
+@dataclass(frozen=True)
+class SavedSolver:
+    """What a folder holds."""
+
+    folder: Path
+    solver: SolverConfig
+    network: NetworkConfig
+    observation_space: gymnasium.Space[Any]
+    num_actions: int
+    environment: str | None
+    tensors: dict[str, Tensor]
+    own_encoder: bool
+
+
+def save_solver(solver: Solver, folder: Path) -> Path:
+    """Write a solver as ``folder``, in place of an earlier one; other things there are left alone."""
+    if solver.network is None or solver.observation_space is None:
+        raise ValueError(
+            "the solver's modules are your own, which a folder cannot describe: keep its state_dict()"
+        )
+    if folder.exists() and not (folder / "state.json").is_file():
+        raise FileExistsError(f"{folder} is not a saved solver: choose another folder")
+    state = {
+        "version": dtsn.__version__,
+        "config": {
+            "solver": dataclasses.asdict(solver.config),
+            "network": dataclasses.asdict(solver.network),
+        },
+        "observation_space": space_to_json(solver.observation_space),
+        "num_actions": solver.world_model.num_actions,
+        "own_encoder": solver.own_encoder,
+        "environment": solver.environment,
+    }
+    shape = solver.observation_shape
+    state |= {} if shape is None else {"observation_shape": list(shape)}
+    weights = {name: tensor.cpu() for name, tensor in solver.state_dict().items()}
+    save_checkpoint(folder, {"model": weights}, state)
+    replace_durably(folder / "README.md", model_card(solver).encode())
+    return folder
+
+
+def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
+    """What a folder of :func:`save_solver`, or a checkpoint of a training run, says and holds."""
+    state = load_state(folder)
+    try:
+        config = state["config"]
+        if "observation_space" in state:
+            _check_size(state["observation_space"])
+            space = space_from_json(state["observation_space"])
+        else:
+            space = spaces.Box(-np.inf, np.inf, _checked_shape(state["observation_shape"]), np.float32)
+        saved = SavedSolver(
+            folder=folder,
+            solver=config_from_dict(SolverConfig, config["solver"]),
+            network=config_from_dict(NetworkConfig, config["network"]),
+            observation_space=space,
+            num_actions=_checked_count("num_actions", state["num_actions"], MAX_ACTIONS),
+            environment=state.get("environment"),
+            tensors=load_tensors_of(folder, "model", state),
+            own_encoder=bool(state.get("own_encoder", False)),
+        )
+    except CheckpointError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise CheckpointError(f"{folder} does not hold a solver of this dtsn version: {error}") from error
+    if saved.own_encoder != own_encoder:
+        kind, remedy = "dtsn's", "leave out encoder="
+        if saved.own_encoder:
+            kind, remedy = "its maker's", "pass a module of that class as encoder="
+        raise ValueError(f"{folder} holds a solver with an encoder of {kind}: {remedy}")
+    return saved
+
+
+def with_weights(make: Callable[[], S], saved: SavedSolver) -> S:
+    """A solver made by ``make`` with the weights of a folder."""
+    try:
+        if not saved.own_encoder:
+            with torch.device("meta"):  # takes no memory: a folder may claim more than it holds
+                _check_tensors(make().state_dict(), saved.tensors)
+        solver = make()
+        _check_tensors(solver.state_dict(), saved.tensors)
+        solver.load_state_dict(saved.tensors, strict=False)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{saved.folder} does not hold a solver of this dtsn version: {error}"
+        ) from error
+    return solver
+
+
+def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    """Refuse tensors that are not those of a solver, in any precision; the target's may be missing."""
+    kinds = {name: tensor.dtype for name, tensor in expected.items() if tensor.is_floating_point()}
+    cast = {
+        name: tensor.to(kinds[name]) if name in kinds and tensor.is_floating_point() else tensor
+        for name, tensor in found.items()
+    }
+    check_tensors(expected, cast, optional=TARGET)
+
+
+def model_card(solver: Solver) -> str:
+    """The README of a solver's folder: what it is, what it reads, how it is loaded."""
+    config, count = solver.config, sum(p.numel() for p in solver.world_model.parameters())
+    searches = solver.kind.acting_planner == "best_first"
+    planner = f"best-first search, {solver.act_iterations} expansions" if searches else "full expansion"
+    encoder = ", encoder=YourEncoder()" if solver.own_encoder else ""
+    trained = f"\nTrained on `{solver.environment}`.\n" if solver.environment else ""
+    return f"""---
+library_name: dtsn
+tags: [reinforcement-learning, planning, tree-search]
+---
+# {solver.kind.title} (`{config.name}`)
+{trained}
+- Observations: `{solver.observation_space}`
+- Actions: {solver.world_model.num_actions}
+- Planner when acting: {planner}, discount {config.discount:g}
+- Parameters: {count:,}
+
+```python
+from dtsn import Solver
+
+solver = Solver.load("path/of/this/folder"{encoder})
+action = solver.act(observation, deterministic=True)
+```
+
+`model.safetensors` holds the weights, `state.json` the configuration, the spaces and checksums.
+Written by dtsn {dtsn.__version__}.
+"""
+
+
+def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
+    """An observation space as plain JSON."""
+    name = type(space).__name__
+    match space:
+        case spaces.Box():
+            bounds = {"low": _bound(space.low), "high": _bound(space.high)}
+            return {"type": name, "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
+        case spaces.Discrete():
+            return {"type": name, "n": int(space.n), "start": int(space.start)}
+        case spaces.MultiBinary():
+            return {"type": name, "shape": list(space.shape)}
+        case spaces.MultiDiscrete():
+            return {"type": name, "nvec": space.nvec.tolist(), "start": np.asarray(space.start).tolist()}
+        case spaces.Dict() | spaces.Tuple():
+            found = [[key, space_to_json(part)] for key, part in parts(space)]
+            return {"type": name, "spaces": found}
+        case _:
+            raise ValueError(f"observation space {space} cannot be saved")
+
+
+def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
+    """The inverse of :func:`space_to_json`."""
+    match said["type"]:
+        case "Box":
+            if said["dtype"] not in BOX_DTYPES:
+                raise UserError(
+                    f"observation dtype must be one of {', '.join(BOX_DTYPES)}, got {brief(said['dtype'])}"
+                )
+            shape, dtype = _checked_shape(said["shape"]), np.dtype(said["dtype"]).type
+            low, high = (np.asarray(_unbound(said[name]), np.float64) for name in ("low", "high"))
+            return spaces.Box(
+                *(np.broadcast_to(bound, shape).astype(dtype) for bound in (low, high)), shape, dtype
+            )
+        case "Discrete":
+            return spaces.Discrete(_checked_count("n", said["n"]), start=int(said["start"]))
+        case "MultiBinary":
+            shape = _checked_shape(said["shape"])
+            return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+        case "MultiDiscrete":
+            return spaces.MultiDiscrete(said["nvec"], start=said["start"])
+        case "Dict":
+            return spaces.Dict([(str(key), space_from_json(part)) for key, part in said["spaces"]])
+        case "Tuple":
+            return spaces.Tuple([space_from_json(part) for _, part in said["spaces"]])
+        case other:
+            raise ValueError(f"unknown observation space {other!r}")
+
+
+def _check_size(said: Any) -> None:
+    """Refuse a space of more values than an observation may have, before anything is made of it."""
+    values, waiting = 0, [said]
+    while waiting:
+        part = waiting.pop()
+        if "spaces" in part:
+            waiting += [inner for _, inner in part["spaces"]]
+        elif part["type"] in ("Box", "MultiBinary"):
+            values += math.prod(_checked_shape(part["shape"]))
+        elif part["type"] == "Discrete":
+            values += _checked_count("n", part["n"])
+        else:
+            nvec = np.asarray(part["nvec"], np.int64)
+            values += int(nvec.clip(0, MAX_VALUES).sum())
+        if values > MAX_VALUES:
+            raise UserError(f"an observation must have at most {MAX_VALUES} values, got more")
+
+
+def _bound(values: np.ndarray) -> Any:
+    """A bound as one number if it is the same everywhere; infinity, which JSON does not have, as text."""
+    values = values.astype(np.float64)
+    if values.size and (values == values.flat[0]).all():
+        values = values.flat[0]
+    return np.vectorize(lambda x: x if math.isfinite(x) else str(x), otypes=[object])(values).tolist()
+
+
+def _unbound(said: Any) -> Any:
+    return [_unbound(part) for part in said] if isinstance(said, list) else float(said)
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    sizes = shape if isinstance(shape, list) and len(shape) <= 8 else [None]
+    if (
+        not all(type(side) is int and 0 <= side <= MAX_VALUES for side in sizes)
+        or math.prod(sizes) > MAX_VALUES
+    ):
+        raise UserError(
+            f"observation shape must be at most 8 sizes of {MAX_VALUES} values in all, got {brief(shape)}"
+        )
+    return tuple(sizes)
+
+
+def _checked_count(name: str, value: Any, most: int = MAX_VALUES) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise UserError(f"{name} must be a whole number from 1 to {most}, got {brief(value)}")
+    return value
