@@ -52,7 +52,7 @@ from dtsn.viewer.guard import MAX_WAITING, answers_to
 from dtsn.viewer.library import MAX_ITERATIONS, SOLVERS_KEPT, Library, Shown
 from dtsn.viewer.replay import MAX_ACTIONS, GymWorld
 from dtsn.viewer.server import MEDIA_TYPES, PAGE, create_app, server_config
-from hostile_runs import hostile_runs_in_viewer
+from faults.viewer_runs import hostile_runs_in_viewer
 
 DTSN = pretrained.FOLDER / "navigation-dtsn"
 LEVEL = 2_000_014
@@ -580,9 +580,9 @@ def test_slow_clients_are_hung_up_on(server: Server, monkeypatch: pytest.MonkeyP
 
 
 def test_hostile_runs_are_bad_entries(tmp_path: Path) -> None:
-    tried, failures = hostile_runs_in_viewer(tmp_path)
-    assert tried >= 50
-    assert failures == []
+    result = hostile_runs_in_viewer(tmp_path)
+    assert result.tried >= 50
+    assert result.failures == []
 
 
 # --- saved searches, two solvers, other people's environments --------------------------------------------

@@ -16,6 +16,8 @@ from dtsn.checkpoint import _digest
 from dtsn.viewer.library import Library
 from dtsn.viewer.server import Question, answer, overview
 
+from .common import Outcome
+
 GOOD = "good"
 SECONDS = 10.0  # for one list, one answer
 SECRET = "a-secret-of-another-folder"
@@ -143,8 +145,8 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 }
 
 
-def hostile_runs_in_viewer(folder: Path) -> tuple[int, list[str]]:
-    """Put every hostile run beside a good one: (runs tried, what went wrong)."""
+def hostile_runs_in_viewer(folder: Path, size: int = 1) -> Outcome:
+    """Put every hostile run beside a good one."""
     failures: list[str] = []
     for number, (name, make) in enumerate(HOSTILE.items()):
         runs = folder / str(number) / "runs"
@@ -152,7 +154,7 @@ def hostile_runs_in_viewer(folder: Path) -> tuple[int, list[str]]:
         make(runs / name)
         failures += [f"{name!r}: {failure}" for failure in _examine(runs, name)]
         shutil.rmtree(folder / str(number))
-    return len(HOSTILE), failures
+    return Outcome(len(HOSTILE), failures)
 
 
 def _examine(runs: Path, name: str) -> list[str]:
