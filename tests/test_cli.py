@@ -20,17 +20,18 @@ import pytest
 from PIL import Image
 
 from dtsn import processes
-from dtsn.checkpoint import latest_checkpoint, read_metrics
+from dtsn.checkpoint import latest_checkpoint
 from dtsn.cli import main as cli
 from dtsn.cli.doctor import packages
-from dtsn.data.dataset import Dataset
+from dtsn.data import Dataset
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
-from dtsn.evaluation import episodes as evaluation
+from dtsn.evaluation.navigation import trace_navigation
 from dtsn.evaluation.rows import ProcgenRow, write_rows
 from dtsn.inspection.document import read_search
 from dtsn.pretrained import shipped
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
-from dtsn.training.trainer import load_solver
+from dtsn.training.loading import load_solver
+from dtsn.training.runs import read_metrics
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")
 QNET = ("--data", "data.h5", "--solver.name", "qnet", *SMALL)
@@ -259,7 +260,7 @@ def test_plan_of_an_observation(folder: Path, inside: Callable[..., str]) -> Non
 
 def test_play_shows_the_evaluated_episode(folder: Path, inside: Callable[..., str]) -> None:
     solver = load_solver(shipped("dtsn"))
-    cells = evaluation.trace_navigation(solver, SHOWN_LEVEL, NavigationOptions(exits=1))
+    cells = trace_navigation(solver, SHOWN_LEVEL, NavigationOptions(exits=1))
     out = inside("play", "--delay", "0")
     assert out.count("step ") == len(cells) - 1
     assert f"arrived after {len(cells) - 1} steps" in out
@@ -425,7 +426,7 @@ MISTAKES = {
     "no state": (("plan", "--state", "missing.json"), "missing.json: no such file"),
     "no array": (("plan", "--state", "missing.npy"), "missing.npy"),
     "state of garbage": (("plan", "--state", "garbage.json"), "garbage.json: not JSON"),
-    "array of garbage": (("plan", "--state", "garbage.npy"), "garbage.npy: not an array"),
+    "array of garbage": (("plan", "--state", "garbage.npy"), "garbage.npy must be an array"),
     "array of another shape": (
         ("plan", "--state", "small.npy"),
         "small.npy: must have shape (3, 20, 20), got (2,)",

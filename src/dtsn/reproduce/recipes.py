@@ -20,6 +20,7 @@ class Recipe:
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of SolverConfig
     weights: Mapping[str, float] = field(default_factory=dict)  # fields of LossWeights
     network: Mapping[str, Any] = field(default_factory=dict)  # fields of NetworkConfig
+    weights_of: str = ""  # the row whose training runs it acts with; "": it is trained by itself
 
     def applied(self, base: TrainConfig) -> TrainConfig:
         """The common configuration with what this row changes."""
