@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of malloc.h
@@ -31,6 +34,27 @@ def prepare(threads: int = 1) -> None:
     if mallopt is not None:
         mallopt(MMAP_THRESHOLD, 2**30)
         mallopt(TRIM_THRESHOLD, 2**31 - 1)
+
+
+@contextmanager
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C within the block, so that what saves on one saves on the other.
+
+    A second SIGTERM is ignored: it must not interrupt the saving. Does nothing outside of the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(frozen=True)
