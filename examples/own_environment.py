@@ -102,7 +102,9 @@ def main(episodes: int = 300, steps: int = 300, tests: int = 100) -> dict[str, f
         solver = train(path, steps)
 
     def score(policy: Policy) -> float:
-        return float(np.mean([play(env, policy, seed).rewards.sum() for seed in range(10_000, 10_000 + tests)]))
+        return float(
+            np.mean([play(env, policy, seed).rewards.sum() for seed in range(10_000, 10_000 + tests)])
+        )
 
     scores = {
         "D-TSN": score(lambda observation: int(solver.act(observation[None])[0])),

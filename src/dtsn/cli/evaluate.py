@@ -35,7 +35,7 @@ def eval_navigation(
 ) -> None:
     """Test a trained solver on unseen Navigation levels, with two exits and with one.
 
-    Example: dtsn eval runs/dtsn-0 --levels 10000 --iterations 50
+    Example: dtsn eval navigation runs/dtsn-0 --levels 10000 --iterations 50
 
     Args:
         run: a run folder or a checkpoint; the shipped D-TSN if not given.
