@@ -13,9 +13,10 @@ from pathlib import Path
 
 from dtsn import Dataset, Trainer
 from dtsn.envs.navigation import NavigationOptions
-from dtsn.evaluation.episodes import evaluate_navigation, first_levels
+from dtsn.evaluation.levels import first_levels
+from dtsn.evaluation.navigation import evaluate_navigation
 from dtsn.experts.collect import collect_navigation
-from dtsn.reproduce.experiments import NAVIGATION
+from dtsn.reproduce.navigation.variants import NAVIGATION
 
 
 def main(episodes: int = 1000, steps: int = 1000, levels: int = 200) -> dict[str, float]:

@@ -5,13 +5,14 @@ The oracle for the batched search, and the enumeration of all trees that proves 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from dtsn.models.world_model import WorldModel
+from dtsn.search import Expansion, LatentModel
 
 
 @dataclass
@@ -19,9 +20,15 @@ class Node:
     latent: Tensor  # [1, ...]
     reward: Tensor | float = 0.0  # on the edge into the node
     returns: Tensor | float = 0.0  # discounted rewards from the root
-    value: Tensor | float = 0.0  # V(h)
+    value: Tensor | float = 0.0  # V(h), times the chance that the episode goes on
     depth: int = 0
-    children: list[Node] = field(default_factory=list)
+    is_end: bool = False
+    children: list[Node | None] = field(default_factory=list)  # None where the action is invalid
+
+    @property
+    def is_leaf(self) -> bool:
+        """Not expanded, or expanded in vain."""
+        return not any(self.children)
 
 
 @dataclass
@@ -31,57 +38,83 @@ class Result:
 
 
 def reference_search(
-    model: WorldModel, root: Tensor, selected: list[int], discount: float = 1.0, temperature: float = 1.0
+    model: LatentModel,
+    root: Tensor,
+    selected: list[int],
+    discount: float = 1.0,
+    temperature: float = 1.0,
+    invalid: Sequence[bool] = (),
 ) -> Result:
-    """Search from the latent ``root [1, ...]``, expanding the given slots in turn."""
-    nodes = [Node(root)]  # by slot
+    """Search from the latent ``root [1, ...]``, expanding the given slots in turn; −1: nothing is left."""
+    nodes: list[Node | None] = [Node(root)]  # by slot
     open_slots = [0]
     q_values, log_probs = [], []
     for slot in selected:
+        if slot == -1:
+            assert not open_slots
+            log_probs.append(root.new_zeros(()))
+            q_values.append(q_values[-1])
+            continue
         if slot == 0:
             log_probs.append(root.new_zeros(()))
         else:
             scores = torch.stack([path_value(nodes[n], discount) for n in open_slots]) / temperature
             log_probs.append(torch.log_softmax(scores, 0)[open_slots.index(slot)])
         expand(model, nodes[slot], discount)
+        if slot == 0:
+            for action in (action for action, closed in enumerate(invalid) if closed):
+                nodes[0].children[action] = None
         open_slots.remove(slot)
-        open_slots += range(len(nodes), len(nodes) + model.num_actions)
-        nodes += nodes[slot].children
+        made = nodes[slot].children
+        open_slots += [len(nodes) + a for a, child in enumerate(made) if child and not child.is_end]
+        nodes += made
         q_values.append(torch.stack([q_value(child, discount) for child in nodes[0].children]))
     return Result(torch.stack(q_values), torch.stack(log_probs))
 
 
-def expand(model: WorldModel, node: Node, discount: float) -> None:
-    children, rewards = model.expand(node.latent)
-    for action in range(model.num_actions):
+def expand(model: LatentModel, node: Node, discount: float) -> None:
+    children, rewards, *masks = model.expand(node.latent)
+    valid, terminal = masks or (None, None)
+    for action in range(rewards.shape[1]):
+        if valid is not None and not valid[0, action]:
+            node.children.append(None)
+            continue
         reward = rewards[0, action]
         returns = node.returns + discount**node.depth * reward
         latent = children[:, action]
-        node.children.append(Node(latent, reward, returns, model.value(latent)[0], node.depth + 1))
+        ends = 0.0 if terminal is None else terminal[0, action].double()
+        value = (1 - ends) * model.value(latent)[0]
+        node.children.append(Node(latent, reward, returns, value, node.depth + 1, bool(ends > 0.5)))
 
 
 def path_value(node: Node, discount: float) -> Tensor:
     return node.returns + discount**node.depth * node.value
 
 
-def q_value(node: Node, discount: float) -> Tensor:
-    """Q of the edge into ``node``: its reward plus its backed-up value."""
+def q_value(node: Node | None, discount: float) -> Tensor:
+    """Q of the edge into ``node``: its reward plus its backed-up value; −inf if there is none."""
+    if node is None:
+        return torch.tensor(-torch.inf, dtype=torch.float64)
     return node.reward + discount * backed_up_value(node, discount)
 
 
 def backed_up_value(node: Node, discount: float) -> Tensor:
-    if not node.children:
+    if node.is_leaf:
         return node.value
-    return torch.stack([q_value(child, discount) for child in node.children]).max()
+    return torch.stack([q_value(child, discount) for child in node.children if child]).max()
 
 
-def brute_force_full_tree(model: WorldModel, root: Tensor, depth: int, discount: float) -> Tensor:
+def brute_force_full_tree(
+    model: LatentModel, root: Tensor, depth: int, discount: float, invalid: Sequence[bool] = ()
+) -> Tensor:
     """TreeQN's Q-values ``[A]`` by plain recursion."""
 
     def grow(node: Node) -> None:
-        if node.depth < depth:
+        if node.depth < depth and not node.is_end:
             expand(model, node, discount)
-            for child in node.children:
+            for action in (action for action, closed in enumerate(invalid) if closed and not node.depth):
+                node.children[action] = None
+            for child in filter(None, node.children):
                 grow(child)
 
     top = Node(root)
@@ -104,11 +137,76 @@ def all_trees(actions: int, iterations: int) -> Iterator[list[int]]:
     yield from extend([], [0])
 
 
+def all_masked_trees(model: LatentModel, root: Tensor, actions: int, iterations: int) -> Iterator[list[int]]:
+    """The same for a model with masks and ends: what is open depends on the nodes."""
+
+    def extend(selected: list[int], nodes: dict[int, Node], open_slots: list[int]) -> Iterator[list[int]]:
+        if len(selected) == iterations:
+            yield selected
+            return
+        if not open_slots:
+            yield selected + (iterations - len(selected)) * [-1]
+            return
+        first = 1 + len(selected) * actions
+        for slot in open_slots:
+            node = Node(nodes[slot].latent)
+            expand(model, node, 1.0)
+            made = {first + action: child for action, child in enumerate(node.children) if child}
+            rest = [n for n in open_slots if n != slot] + [n for n in made if not made[n].is_end]
+            yield from extend([*selected, slot], nodes | made, rest)
+
+    yield from extend([], {0: Node(root)}, [0])
+
+
+class MaskedModel(nn.Module):
+    """A random model in which some actions are invalid and some children ends, by what their latents say.
+
+    ``ends`` is "bool", "probability" or "none". What does not exist is NaN or absurd: it must not count.
+    """
+
+    def __init__(self, base: WorldModel, seed: int, invalid: float = 0.3, ends: str = "bool"):
+        super().__init__()
+        self.base, self.invalid, self.ends = base, invalid, ends
+        generator = torch.Generator().manual_seed(seed)
+        self.phase = torch.rand(base.num_actions, generator=generator, dtype=torch.float64)
+        self.slope = nn.Parameter(torch.randn((), generator=generator, dtype=torch.float64))
+
+    def expand(self, latent: Tensor) -> Expansion:
+        children, reward = self.base.expand(latent)
+        # Far-away digits of a latent are as good as chance, and the same in any batch.
+        valid = (self.draw(latent)[:, None] + self.phase) % 1 >= self.invalid
+        chance = self.draw(children.flatten(0, 1)).view(reward.shape)
+        terminal: Tensor | None = None
+        if self.ends == "bool":
+            terminal = chance < 0.25
+        elif self.ends == "probability":
+            mean = children.flatten(2).mean(2)
+            terminal = torch.sigmoid(4 * (chance - 0.6) + self.slope * mean)
+        beside = valid.view(*valid.shape, *[1] * (children.dim() - 2))
+        children = torch.where(beside, children, 1e3)
+        return Expansion(children, reward.where(valid, torch.nan), valid, terminal)
+
+    def value(self, latent: Tensor) -> Tensor:
+        return self.base.value(latent)
+
+    @staticmethod
+    def draw(latent: Tensor) -> Tensor:
+        """Numbers ``[B]`` in [0, 1) that depend on the latents ``[B, ...]`` alone."""
+        return (latent.detach().flatten(1).round(decimals=9).sum(1) * 1e3).sin().mul(1e3).remainder(1)
+
+    def roots(self, rows: int, latent: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Latents ``[rows, ...]`` with a valid action."""
+        root = torch.randn(60 * rows, *latent, generator=generator, dtype=torch.float64)
+        with torch.no_grad():
+            root = root[self.expand(root).valid.any(1)]
+        return root[:rows].clone()
+
+
 def random_model(
     actions: int, latent: tuple[int, ...] = (5,), seed: int = 0, scale: float = 1.0, hidden: int = 7
 ) -> WorldModel:
     """A small float64 world model with vector ``(D,)`` or map ``(C, H, W)`` latents; identity encoder."""
-    from dtsn.models.networks import ActionMLP, MapHead, MapTransition, ValueMLP
+    from dtsn.models.heads import ActionMLP, MapHead, MapTransition, ValueMLP
 
     torch.manual_seed(seed)
     parts: tuple[nn.Module, nn.Module, nn.Module]

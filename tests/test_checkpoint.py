@@ -22,8 +22,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dtsn.training import checkpoint
-from dtsn.training.checkpoint import (
+from dtsn import checkpoint
+from dtsn.checkpoint import (
     MAX_STATE_BYTES,
     CheckpointError,
     best_checkpoint,
@@ -472,7 +472,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import torch
-from dtsn.training.checkpoint import CheckpointError, save_checkpoint
+from dtsn.checkpoint import CheckpointError, save_checkpoint
 
 folder = Path(sys.argv[1])
 save_checkpoint(folder / "step-1", {"model": {"a": torch.ones(10)}}, {"step": 1})

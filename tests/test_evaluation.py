@@ -11,12 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
-from torch import Tensor
-
-from dtsn.config import NetworkConfig, SolverConfig
-from dtsn.envs.navigation import SPLITS, NavigationEnv, NavigationOptions, make_levels
-from dtsn.evaluation import episodes as evaluation
 from dtsn.evaluation.episodes import (
     NavigationRow,
     evaluate_navigation,
@@ -25,6 +19,12 @@ from dtsn.evaluation.episodes import (
     trace_navigation,
     write_rows,
 )
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor
+
+from dtsn.config import NetworkConfig, SolverConfig
+from dtsn.envs.navigation import SPLITS, NavigationEnv, NavigationOptions, make_levels
+from dtsn.evaluation import episodes as evaluation
 from dtsn.experts.value_iteration import expert_actions, optimal_q, optimal_steps, optimal_values
 from dtsn.solvers.solver import Solver
 

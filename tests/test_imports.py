@@ -16,7 +16,8 @@ ROOT = Path(dtsn.__file__).parent
 
 # Package or module below dtsn -> the ones it may import. Everything is bound: a new one needs a row here.
 FOUNDATION = {
-    "arrays", "batch", "config", "errors", "processes", "randomness", "settings", "spelling", "storage",
+    "arrays", "batch", "checkpoint", "config", "errors", "processes", "randomness", "settings", "spelling",
+    "storage",
 }  # fmt: skip
 METHOD = {"search", "models", "solvers"}
 PACKAGES: dict[str, set[str]] = {
@@ -26,11 +27,11 @@ PACKAGES: dict[str, set[str]] = {
     "batch": set(),
     "randomness": {"arrays"},
     "storage": {"errors"},
+    "checkpoint": {"errors", "storage"},
     "config": {"errors", "spelling"},
     "processes": {"errors"},
     "settings": {"errors"},
-    "one_tree": {"config", "search"},
-    "search": FOUNDATION | {"one_tree"},
+    "search": FOUNDATION,
     "models": FOUNDATION,
     "solvers": FOUNDATION | {"search", "models"},
     "envs": FOUNDATION,
@@ -39,12 +40,12 @@ PACKAGES: dict[str, set[str]] = {
     "experts": FOUNDATION | {"models", "envs", "data", "training"},
     "pretrained": set(),
     "evaluation": FOUNDATION | METHOD | {"envs", "experts"},
-    "plots": FOUNDATION | {"envs", "reproduce"},
-    "inspection": FOUNDATION | METHOD | {"envs", "evaluation", "plots"},
+    "drawing": FOUNDATION | {"envs"},
+    "inspection": FOUNDATION | METHOD | {"drawing", "envs", "evaluation", "experts"},
     "viewer": FOUNDATION | METHOD | {"envs", "experts", "evaluation", "inspection", "pretrained", "training"},
     "reproduce": FOUNDATION
     | METHOD
-    | {"envs", "data", "experts", "training", "evaluation", "inspection", "plots"},
+    | {"envs", "data", "experts", "training", "evaluation", "inspection", "drawing"},
 }
 PACKAGES["bench"] = {*PACKAGES} - {"viewer"}
 PACKAGES["cli"] = {*PACKAGES, "cli"}
@@ -59,7 +60,7 @@ WITHOUT_TORCH = {
     "settings",
     "spelling",
     "storage",
-    "plots",
+    "drawing",
 }
 
 
@@ -80,7 +81,7 @@ def imports(source: str, package: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
-            # `from dtsn import plots` imports a module, `from dtsn.plots import save` a name of one.
+            # `from dtsn import drawing` imports a module, `from dtsn.drawing import save` a name of one.
             names = {f"{origin}.{alias.name}" for alias in node.names}
             found |= {name if name in SOURCES else origin for name in names}
     return found

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dtsn.config import SolverConfig
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels, observe
-from dtsn.evaluation.episodes import evaluate_navigation, trace_navigation
+from dtsn.evaluation.navigation import evaluate_navigation, trace_navigation
 from dtsn.inspection.document import (
     MAX_OPEN,
     check_search,

@@ -403,3 +403,19 @@ def test_env_render():
     loop.reset(seed=1)
     np.testing.assert_equal(ours.render(), loop.render())
     assert NavigationVectorEnv(2).render() is None
+
+
+def test_collision_reward_is_paid_for_collisions_alone() -> None:
+    env = NavigationVectorEnv(2, collision_reward=-30.0)
+    env.reset(options={"levels": [0, 0]})
+    rewards, ends = [], []
+    for _ in range(20):  # east until the wall, or through an exit to the border
+        _, reward, terminated, _, info = env.step([0, 0])
+        rewards.append(reward[0])
+        ends.append(bool(info["collision"][0]))
+        if terminated[0]:
+            break
+    assert ends[-1]
+    assert rewards == [-1.0] * (len(rewards) - 1) + [-30.0]
+    with pytest.raises(ValueError, match="collision_reward"):
+        NavigationVectorEnv(1, collision_reward=float("nan"))

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dtsn.reproduce.experiments import PAPER_NAVIGATION
 
 from dtsn import plots
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels
 from dtsn.plots import Scene, Tree
-from dtsn.reproduce.experiments import PAPER_NAVIGATION
 
 
 def check_png(path: Path, at_least: int = 8_000) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from dtsn.checkpoint import CheckpointError, checkpoints, latest_checkpoint
 from dtsn.config import PPG_CPU, PPGConfig
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, ProcgenPool, Step
 from dtsn.experts import ppg
@@ -21,9 +22,8 @@ from dtsn.experts.ppg import (
     load_expert,
     train_expert,
 )
-from dtsn.reproduce.experiments import PROCGEN_BUDGETS
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.storage import RunInUseError
-from dtsn.training.checkpoint import CheckpointError, checkpoints, latest_checkpoint
 
 TINY = dataclasses.replace(
     PPG_CPU,

@@ -6,15 +6,15 @@ import json
 import numpy as np
 import pytest
 
-from dtsn.evaluation.episodes import ProcgenRow, write_rows
-from dtsn.reproduce.experiments import PAPER_PROCGEN, PAPER_PROCGEN_WINS, PROCGEN_BUDGETS
+from dtsn.evaluation.rows import ProcgenRow, read_rows, write_rows
+from dtsn.reproduce.paper import PAPER_PROCGEN, PAPER_PROCGEN_WINS
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.reproduce.procgen.report import (
     alike,
     bootstrap,
     build_procgen_report,
     mean_z,
     normalised,
-    read_rows,
     summarise,
     wins,
     z_score,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
+
 from dtsn.reproduce.navigation.report import (
     COLUMNS,
     Cell,

@@ -17,17 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data.dataset import Dataset
-from dtsn.envs.navigation import NavigationOptions
-from dtsn.experts.collect import collect_navigation
-from dtsn.reproduce.experiments import NAVIGATION, NAVIGATION_VARIANTS
-from dtsn.settings import config_from_dict
-from dtsn.solvers import solver as solvers
-from dtsn.solvers.losses import LossTerms
-from dtsn.solvers.solver import Solver
-from dtsn.storage import RunInUseError
-from dtsn.training.checkpoint import (
+from dtsn.checkpoint import (
     CheckpointError,
     best_checkpoint,
     checkpoints,
@@ -37,6 +27,16 @@ from dtsn.training.checkpoint import (
     read_metrics,
     save_checkpoint,
 )
+from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
+from dtsn.data.dataset import Dataset
+from dtsn.envs.navigation import NavigationOptions
+from dtsn.experts.collect import collect_navigation
+from dtsn.reproduce.navigation.variants import NAVIGATION, VARIANTS
+from dtsn.settings import config_from_dict
+from dtsn.solvers import solver as solvers
+from dtsn.solvers.losses import LossTerms
+from dtsn.solvers.solver import Solver
+from dtsn.storage import RunInUseError
 from dtsn.training.trainer import (
     DivergedError,
     Trainer,
@@ -576,7 +576,7 @@ CHANGED = [
     NetworkConfig("impala", latent=7, hidden=9, spatial=True, precision="bfloat16", value_scale=10.0),
     replace(CONFIG, learning_rate=1e-5, seed=3),
     NAVIGATION,
-    *(variant.config(2) for variant in NAVIGATION_VARIANTS.values()),
+    *(variant.config(2) for variant in VARIANTS.values()),
 ]
 
 

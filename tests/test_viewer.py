@@ -27,6 +27,7 @@ import uvicorn
 from PIL import Image
 
 from dtsn import pretrained
+from dtsn.checkpoint import load_state, save_checkpoint
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions, make_levels
 from dtsn.envs.procgen import (
@@ -38,11 +39,11 @@ from dtsn.envs.procgen import (
     load_envpool,
     play_levels,
 )
-from dtsn.evaluation.episodes import evaluate_navigation, solver_policy, trace_navigation
+from dtsn.evaluation.navigation import evaluate_navigation, trace_navigation
+from dtsn.evaluation.procgen import solver_policy
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection.document import check_search, describe_navigation
 from dtsn.pretrained import shipped
-from dtsn.training.checkpoint import load_state, save_checkpoint
 from dtsn.training.trainer import Trainer, load_solver
 from dtsn.viewer import server as viewer
 from dtsn.viewer.server import MAX_ITERATIONS, MAX_WAITING, Library, answers_to, create_app

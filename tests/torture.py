@@ -40,14 +40,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from dtsn.config import SOLVERS, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data import dataset as data_module
-from dtsn.data.dataset import Dataset, DatasetError, DatasetWriter
-from dtsn.experts.collect import collect_navigation
-from dtsn.solvers.losses import LossTerms
-from dtsn.solvers.solver import Solver
-from dtsn.storage import RunInUseError
-from dtsn.training.checkpoint import (
+from dtsn.checkpoint import (
     CheckpointError,
     checkpoints,
     latest_checkpoint,
@@ -57,6 +50,13 @@ from dtsn.training.checkpoint import (
     save_checkpoint,
     verified_state,
 )
+from dtsn.config import SOLVERS, NetworkConfig, SolverConfig, TrainConfig
+from dtsn.data import dataset as data_module
+from dtsn.data.dataset import Dataset, DatasetError, DatasetWriter
+from dtsn.experts.collect import collect_navigation
+from dtsn.solvers.losses import LossTerms
+from dtsn.solvers.solver import Solver
+from dtsn.storage import RunInUseError
 from dtsn.training.trainer import DivergedError, Trainer, has_run, load_solver, train_run
 
 ROOT = Path(__file__).parent.parent
@@ -951,7 +951,8 @@ EVALUATE = """
 import sys, torch
 from dtsn.pretrained import shipped
 from dtsn.envs.navigation import NavigationOptions
-from dtsn.evaluation.episodes import evaluate_navigation, first_levels
+from dtsn.evaluation.levels import first_levels
+from dtsn.evaluation.navigation import evaluate_navigation
 from dtsn.training.trainer import load_solver
 torch.set_num_threads(1)
 while True:

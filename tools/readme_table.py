@@ -2,7 +2,8 @@
 
     python tools/readme_table.py
 
-The file holds success rates in [0, 1] by solver and number of exits: ``{"dtsn": {"2": 0.99, "1": 0.98}, ...}``.
+The file holds success rates in [0, 1] by solver and number of exits:
+``{"dtsn": {"2": 0.99, "1": 0.98}, ...}``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from pathlib import Path
 
 from dtsn.config import SOLVERS
-from dtsn.reproduce.experiments import PAPER_NAVIGATION
+from dtsn.reproduce.paper import PAPER_NAVIGATION
 
 ROOT = Path(__file__).parent.parent
 HEADLINE = ROOT / "results/navigation/headline.json"

@@ -12,6 +12,7 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from dtsn.batch import Batch as Batch
+    from dtsn.checkpoint import CheckpointError as CheckpointError
     from dtsn.config import LossWeights as LossWeights
     from dtsn.config import NetworkConfig as NetworkConfig
     from dtsn.config import SolverConfig as SolverConfig
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from dtsn.search import full_expansion as full_expansion
     from dtsn.solvers.losses import LossTerms as LossTerms
     from dtsn.solvers.solver import Solver as Solver
-    from dtsn.training.checkpoint import CheckpointError as CheckpointError
     from dtsn.training.trainer import Trainer as Trainer
     from dtsn.training.trainer import load_solver as load_solver
     from dtsn.training.trainer import train_run as train_run

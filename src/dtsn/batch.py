@@ -2,26 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
+
+# An observation as its space has it: an array, or a Dict's or Tuple's structure of arrays.
+Observation = Tensor | Mapping[str, Any] | tuple[Any, ...]
+
+DTYPES = {"action": torch.int64, "reward": torch.float32, "q_target": torch.float32, "terminated": torch.bool}
+
+
+def map_arrays(function: Callable[[Any], Tensor], observation: Any) -> Any:
+    """Apply a function to every array of an observation; the structure stays."""
+    if isinstance(observation, Mapping):
+        return {key: map_arrays(function, part) for key, part in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(map_arrays(function, part) for part in observation)
+    return function(observation)
 
 
 @dataclass(frozen=True)
 class Batch:
     """B transitions (s, a, r, Q, s′, terminated) of the behaviour policy, on one device."""
 
-    observation: Tensor  # [B, ...]  s
+    observation: Observation  # [B, ...]  s
     action: Tensor  # [B] int64  a
     reward: Tensor  # [B] float32  r
     q_target: Tensor  # [B] float32  what Q(s, a) should be: the return-to-go from s, or a target of your own
-    next_observation: Tensor  # [B, ...]  s′; for the last step of an episode the true last observation
+    next_observation: Observation  # [B, ...]  s′; for the last step of an episode the true last observation
     terminated: Tensor  # [B] bool  s′ ends the episode for good; False where it was only cut off
+
+    @classmethod
+    def of(cls, mapping: Mapping[str, Any]) -> Batch:
+        """Make a batch of tensors or NumPy arrays by field name; dtypes are converted, ``[B, 1]`` is ``[B]``.
+
+        ``q_target`` may be left out of a batch that gets one by ``dataclasses.replace``: until then it is
+        NaN, which ``solver.loss`` refuses.
+        """
+        names = [field.name for field in fields(cls)]
+        missing = [name for name in names if name not in mapping and name != "q_target"]
+        unknown = [name for name in mapping if name not in names]
+        if missing or unknown:
+            wrong = f"{missing[0]!r} missing" if missing else f"{unknown[0]!r} unknown"
+            raise ValueError(f"a batch has the fields {', '.join(names)}, got {wrong}")
+        columns = {name: _column(name, mapping[name]) for name in DTYPES if name in mapping}
+        columns.setdefault("q_target", torch.full_like(columns["reward"], torch.nan))
+        seen = {
+            name: map_arrays(torch.as_tensor, mapping[name]) for name in ("observation", "next_observation")
+        }
+        return cls(**seen, **columns)
 
     def __len__(self) -> int:
         return self.action.shape[0]
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
-        return Batch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        """The same batch on another device, its arrays as tensors."""
+
+        def move(array: Any) -> Tensor:
+            return torch.as_tensor(array, device=device)
+
+        return Batch(**{field.name: map_arrays(move, getattr(self, field.name)) for field in fields(self)})
+
+
+def _column(name: str, values: Any) -> Tensor:
+    tensor = torch.as_tensor(values)
+    if tensor.dim() == 2 and tensor.shape[1] == 1:
+        tensor = tensor.squeeze(1)
+    if name == "action" and (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(f"action must be whole numbers, got {tensor.dtype}")
+    return tensor.to(DTYPES[name])

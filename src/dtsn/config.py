@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from dtsn.spelling import did_you_mean
 
 EncoderName = Literal["auto", "mlp", "grid", "paths", "nature", "impala_fast", "impala"]
+Channels = Literal["auto", "first", "last"]
 FrameEncoder = Literal["nature", "impala_fast", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
 Keep = Literal["successful", "all"]  # episodes of a data set: those that completed their level, or every one
@@ -137,6 +138,8 @@ class NetworkConfig:
     encoder: EncoderName = "auto"
     """mlp for vectors, grid or paths for 0/1 maps, nature (small), impala (large) or impala_fast for frames;
     auto (in Solver.create): mlp, grid or impala by the observation space"""
+    channels: Channels = "auto"
+    """of planes and frames: first [C, H, W] or last [H, W, C]; auto: by the shape"""
     latent: int = 128
     """size of a vector latent, or channels of a map latent"""
     hidden: int = 128
@@ -158,6 +161,8 @@ class NetworkConfig:
         if self.encoder not in get_args(EncoderName):
             names = ", ".join(get_args(EncoderName))
             raise ValueError(f"unknown encoder {self.encoder!r}, choose one of {names}")
+        if self.channels not in get_args(Channels):
+            raise ValueError(f"channels must be one of {get_args(Channels)}, got {self.channels!r}")
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision must be one of {get_args(Precision)}, got {self.precision!r}")
         if not 0 < self.value_scale < math.inf:
@@ -330,6 +335,5 @@ PPG_CPU = PPGConfig(
     shared=True,
     encoder="nature",
     entropy_weight=0.003,
-    precision="bfloat16",
     gradient_clip=1.0,
 )

@@ -53,7 +53,7 @@ REASONS = {
     "train_over_fused_a15_b256": "Latents are stored and read back, and so are their gradients.",
     "infer_over_modules_a4_b1": (
         "With one row every operation costs its launch, so the tree is kept in plain numbers "
-        "(`dtsn.one_tree`) and only the modules run on tensors. `torch.compile` fuses those too "
+        "(`dtsn.search.single_row`) and only the modules run on tensors. `torch.compile` fuses those too "
         "(`dtsn bench --compile`), after a minute of compiling. Both sides run in `torch.inference_mode`, "
         "decisions among decisions: right after a training step, with cold caches, the ratio was 1.44."
     ),

@@ -58,7 +58,7 @@ def collect_procgen(
     game: str = "coinrun",
     mode: str = "easy",
     expert: Path | None = None,
-    policy: Literal["expert", "random"] = "expert",
+    policy: Literal["expert", "scripted", "random"] = "expert",
     out: Path | None = None,
     episodes: int = 1000,
     keep: Keep = "successful",
@@ -79,7 +79,7 @@ def collect_procgen(
         game: one of the 16 games.
         mode: easy, or hard as the paper's data; the one that the expert has learned.
         expert: run folder of dtsn expert; runs/expert-GAME if not given.
-        policy: sample the expert's actions, or act at random to try things out.
+        policy: sample the trained expert's actions, follow a script (maze has one), or act at random.
         out: the HDF5 file to write; data/GAME.h5 if not given.
         episodes: number of episodes to keep.
         keep: keep episodes that completed their level, as the paper does, or all.
@@ -92,6 +92,7 @@ def collect_procgen(
     """
     from dtsn.envs.procgen import ProcgenOptions
     from dtsn.experts import collect as collection
+    from dtsn.experts.behaviour import BehaviourPolicy, scripted_expert
     from dtsn.experts.ppg import load_expert
 
     prepare(threads)
@@ -102,7 +103,11 @@ def collect_procgen(
         raise UserError(
             f"{folder}: no such folder; dtsn expert procgen --game {game} --mode {mode} trains one"
         )
-    player = None if policy == "random" else load_expert(folder, pick_device(device))
+    player: BehaviourPolicy | None = None
+    if policy == "expert":
+        player = load_expert(folder, pick_device(device))
+    elif policy == "scripted":
+        player = scripted_expert(options)
     with progress(f"collecting {episodes} {game} episodes") as update:
         try:
             collection.collect_procgen(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dtsn.cli.evaluate import play_scenario, trained_options
+from dtsn.cli.evaluate import play_scenario, trained_halls
 from dtsn.cli.options import Device, load
 from dtsn.cli.terminal import console, done, make_table
 from dtsn.config import SOLVERS
@@ -15,7 +16,7 @@ from dtsn.pretrained import shipped
 from dtsn.processes import prepare
 
 if TYPE_CHECKING:
-    from dtsn.evaluation.episodes import NavigationRow
+    from dtsn.evaluation.rows import NavigationRow
     from dtsn.solvers.solver import Solver
 
 SHOWN = ("qnet", "dtsn")  # from left to right
@@ -36,9 +37,9 @@ def demo(out: Path = Path("demo"), levels: int = 1000, device: Device = "auto") 
         levels: number of levels in each scenario.
         device: where to run; auto takes CUDA where there is one.
     """
-    from dtsn.inspection.document import describe_navigation
-    from dtsn.plots import search_figure
-    from dtsn.reproduce.experiments import PAPER_NAVIGATION
+    from dtsn.inspection import describe_navigation
+    from dtsn.inspection.figures import search_figure
+    from dtsn.reproduce.paper import PAPER_NAVIGATION
 
     prepare()
     solvers = {name: load(shipped(name), device) for name in SHOWN}
@@ -48,12 +49,12 @@ def demo(out: Path = Path("demo"), levels: int = 1000, device: Device = "auto") 
         for name, solver in solvers.items():
             title = f"{SOLVERS[name].title}, {exits} exit{'s' * (exits - 1)}"
             paper = f"{PAPER_NAVIGATION[name, exits, 10].success}%"
-            options = trained_options(shipped(name), exits)
+            options = replace(trained_halls(shipped(name)), exits=exits)
             rows[name] = play_scenario(table, title, solver, "test", levels, options, paper=paper)
     console().print(table)
     level = telling_level(rows["qnet"], rows["dtsn"])
     film = side_by_side(solvers, level, out / "side-by-side.gif")
-    document = describe_navigation(solvers["dtsn"], level, trained_options(shipped("dtsn"), 1))
+    document = describe_navigation(solvers["dtsn"], level, replace(trained_halls(shipped("dtsn")), exits=1))
     picture = search_figure(document, out / "search.png")
     console().print(f"level {level}, one exit, both solvers: {film}\nD-TSN's first search in it: {picture}")
     done(f"wrote {out}", f"dtsn play --level {level} (watch D-TSN here), dtsn train (train your own)")
@@ -70,13 +71,13 @@ def side_by_side(solvers: Mapping[str, Solver], level: int, path: Path) -> Path:
     """Write the episodes of several solvers at a level with one exit as one animation."""
     from PIL import Image, ImageDraw, ImageFont
 
-    from dtsn.inspection.document import watch_navigation
-    from dtsn.plots import episode_gif
+    from dtsn.inspection import watch_navigation
+    from dtsn.inspection.figures import episode_gif
 
     films: dict[str, list[Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, solver in solvers.items():
-            decisions = list(watch_navigation(solver, level, trained_options(shipped(name), 1)))
+            decisions = list(watch_navigation(solver, level, replace(trained_halls(shipped(name)), exits=1)))
             with Image.open(episode_gif(decisions, Path(folder) / f"{name}.gif")) as film:
                 films[SOLVERS[name].title] = _frames(film)
     length = max(map(len, films.values()))

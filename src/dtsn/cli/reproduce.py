@@ -12,7 +12,7 @@ import tyro
 from dtsn.cli.options import REPORT, RESULTS, at_least_one, pick_device
 from dtsn.cli.terminal import console, done, progress, stopped
 from dtsn.errors import UserError
-from dtsn.reproduce.navigation.run import Campaign
+from dtsn.reproduce.navigation.plan import Campaign
 from dtsn.reproduce.procgen.run import ProcgenCampaign
 
 NAVIGATION_CAMPAIGN = Campaign(results=RESULTS / "navigation")
@@ -28,28 +28,30 @@ def reproduce_navigation(
 
     Safe to interrupt: rerun the same command to continue; results that exist are skipped.
 
-    Example: dtsn reproduce navigation --jobs 2 --seeds 3
+    Example: dtsn reproduce navigation --variants main --jobs 2
 
     Args:
         campaign: what to run and where to put it.
         jobs: single-threaded runs side by side; at most one per core pays.
         figures: folder for the figures that need trained solvers.
     """
-    from dtsn.reproduce.navigation.run import check_record, draw_figures, run_campaign, write_meta
+    from dtsn.reproduce.jobs import LocalProcesses
+    from dtsn.reproduce.navigation.pictures import draw_figures
+    from dtsn.reproduce.navigation.run import estimate_hours, run_campaign
 
     at_least_one(jobs=jobs)
     pick_device(campaign.device)  # an error now rather than in every run
-    check_record(campaign)
+    campaign.check_record()
     tasks = campaign.tasks()
-    waiting = [task for task in tasks if not campaign.is_done(*task)]
+    waiting = [task for task in tasks if not campaign.is_done(task)]
+    cost = f": about {estimate_hours(campaign):.1f} hours of one core" if waiting else ""
     console().print(
-        f"{len(waiting)} of {len(tasks)} runs to do, {jobs} at a time; "
-        "on one core a run takes 5 to 20 minutes"
+        f"{len(waiting)} of {len(tasks)} runs to do, {jobs} at a time{cost}; logs in {campaign.runs}"
     )
     if waiting:
-        write_meta(campaign, command_line())
-    ends = run_campaign(campaign, jobs)
-    report_ends("runs", len(waiting), ((f"{variant} seed {seed}", end) for variant, seed, end in ends))
+        campaign.write_record(command_line())
+    ends = run_campaign(campaign, LocalProcesses(jobs))
+    report_ends("runs", len(waiting), ((f"{task.variant} seed {task.seed}", end) for task, end in ends))
     draw_figures(campaign, figures)
     done(f"wrote {campaign.results}", f"dtsn report --results {campaign.results.parent}")
 

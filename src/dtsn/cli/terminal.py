@@ -82,7 +82,7 @@ def make_table(title: str) -> Any:
 
 def add_result(table: Any, title: str, rows: list[Any], paper: str = "") -> None:
     """Add a line to a table of Navigation results."""
-    from dtsn.reproduce.navigation.report import wilson
+    from dtsn.reproduce.statistics import wilson
 
     count = len(rows)
     success, collision = sum(r.success for r in rows), sum(r.collision for r in rows)

@@ -17,7 +17,8 @@ from dtsn.config import PPG_CPU, NetworkConfig, PPGConfig, SolverConfig, TrainCo
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.errors import UserError
 from dtsn.processes import prepare
-from dtsn.reproduce.experiments import NAVIGATION, PROCGEN_BUDGETS
+from dtsn.reproduce.navigation.variants import NAVIGATION
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ def fit(
     threads: int,
 ) -> str:
     """Train with a progress bar; Ctrl-C saves and says how to continue. Returns the data's environment."""
+    from dtsn.checkpoint import best_checkpoint, latest_checkpoint, load_state
     from dtsn.data import Dataset
-    from dtsn.training.checkpoint import best_checkpoint, latest_checkpoint, load_state
     from dtsn.training.trainer import Trainer, train_run
 
     prepare(threads)
@@ -171,7 +172,8 @@ def follow(
 
 def navigation_score(header: dict[str, Any], levels: int) -> Callable[[Solver], float]:
     """Return a score: success on the first validation levels, of the kind that the data are of."""
-    from dtsn.evaluation.episodes import evaluate_navigation, first_levels
+    from dtsn.evaluation.levels import first_levels
+    from dtsn.evaluation.navigation import evaluate_navigation
 
     if header["env_id"] != "dtsn/Navigation-v0":
         raise UserError(f"validate_levels must be 0 for {header['env_id']}: only Navigation has them")
@@ -208,8 +210,8 @@ def expert(
         device: where to run; auto takes CUDA where there is one.
         threads: CPU threads; small networks are fastest with one.
     """
+    from dtsn.checkpoint import latest_checkpoint
     from dtsn.experts.ppg import train_expert
-    from dtsn.training.checkpoint import latest_checkpoint
 
     prepare(threads)
     run = run or Path("runs") / f"expert-{config.game}"

@@ -6,6 +6,7 @@ whole batches of levels; `NavigationVectorEnv` adds episodes to them, and `Navig
 Cells are (row, column); rows grow to the south, columns to the east. Shapes: L levels on an H×W grid.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -183,6 +184,10 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
 
     An episode that ended shows its last observation; the next step ignores its action and starts a new level
     with reward 0 (next-step autoreset). `reset(options={"levels": seeds})` starts exactly the given levels.
+
+    Every step costs 1, as in the paper, whose data hold no collisions. An agent that learns by trying needs a
+    `collision_reward` below minus the longest way: if a collision costs a step's 1 and ends the episode, the
+    best that it can do is to crash at once.
     """
 
     metadata = {  # noqa: RUF012 (gymnasium's convention)
@@ -192,7 +197,13 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
     }
 
     def __init__(
-        self, num_envs: int = 1, *, split: str = "train", render_mode: str | None = None, **options: Any
+        self,
+        num_envs: int = 1,
+        *,
+        split: str = "train",
+        render_mode: str | None = None,
+        collision_reward: float = -1.0,
+        **options: Any,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs!r}")
@@ -200,7 +211,10 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
             raise ValueError(f"split must be one of {tuple(SPLITS)}, got {split!r}")
         if render_mode not in (None, *RENDER_MODES):
             raise ValueError(f"render_mode must be None or one of {RENDER_MODES}, got {render_mode!r}")
+        if not math.isfinite(collision_reward):
+            raise ValueError(f"collision_reward must be finite, got {collision_reward!r}")
         self.num_envs, self.split, self.render_mode = num_envs, split, render_mode
+        self.collision_reward = collision_reward
         self.options = NavigationOptions(**options)
         size = self.options.size
         self.single_observation_space = gym.spaces.Box(0, 1, (3, size, size), np.uint8)
@@ -246,7 +260,8 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
             self._start(~moved, self._draw_levels(~moved))
         info = {"level": self._level.copy(), "_level": np.ones(self.num_envs, dtype=bool)}
         info |= {"success": success, "_success": moved, "collision": collision, "_collision": moved.copy()}
-        return self._observation(), np.where(moved, -1.0, 0.0), terminated, truncated, info
+        reward = np.where(collision, self.collision_reward, np.where(moved, -1.0, 0.0))
+        return self._observation(), reward, terminated, truncated, info
 
     def render(self) -> tuple[Any, ...] | None:
         """Render every slot: a tuple of pictures or of texts, as `render_mode` says."""
@@ -295,8 +310,17 @@ class NavigationEnv(gym.Env):  # type: ignore[misc]
 
     metadata = {"render_modes": list(RENDER_MODES), "render_fps": 8}  # noqa: RUF012 (gymnasium's convention)
 
-    def __init__(self, *, split: str = "train", render_mode: str | None = None, **options: Any) -> None:
-        self._batch = NavigationVectorEnv(1, split=split, render_mode=render_mode, **options)
+    def __init__(
+        self,
+        *,
+        split: str = "train",
+        render_mode: str | None = None,
+        collision_reward: float = -1.0,
+        **options: Any,
+    ) -> None:
+        self._batch = NavigationVectorEnv(
+            1, split=split, render_mode=render_mode, collision_reward=collision_reward, **options
+        )
         self.render_mode = render_mode
         self.observation_space = self._batch.single_observation_space
         self.action_space = self._batch.single_action_space

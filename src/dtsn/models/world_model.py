@@ -10,9 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from dtsn.batch import Observation
+
 
 class WorldModel(nn.Module):
-    """Four modules, yours or those of :mod:`dtsn.models.networks`, with their shapes checked.
+    """Four modules, yours or those of :mod:`dtsn.models.heads`, with their shapes checked.
 
     ==============  ============================================================
     ``encoder``     observations ``[B, ...]`` -> ``u [B, *latent]``
@@ -20,10 +22,18 @@ class WorldModel(nn.Module):
     ``reward``      ``h [B, *latent]`` -> reward of each action ``[B, A]``
     ``value``       ``h [B, *latent]`` -> value ``[B]``
     ==============  ============================================================
+
+    ``latent_shape``, if given, is what the other modules were made for: another encoder must return it, too.
     """
 
     def __init__(
-        self, encoder: nn.Module, transition: nn.Module, reward: nn.Module, value: nn.Module, num_actions: int
+        self,
+        encoder: nn.Module,
+        transition: nn.Module,
+        reward: nn.Module,
+        value: nn.Module,
+        num_actions: int,
+        latent_shape: tuple[int, ...] | None = None,
     ):
         super().__init__()
         if num_actions < 1:
@@ -33,13 +43,16 @@ class WorldModel(nn.Module):
         self.reward_head = reward
         self.value_head = value
         self.num_actions = num_actions
+        self.latent_shape = latent_shape
 
-    def encode(self, observation: Tensor) -> Tensor:
-        """Observations ``[B, ...]`` -> pre-activations ``u [B, *latent]``."""
+    def encode(self, observation: Observation) -> Tensor:
+        """Observations ``[B, ...]`` (of a Dict or Tuple space: a structure of them) -> ``u [B, *latent]``."""
         latent: Tensor = self.encoder(observation)
-        if latent.dim() < 2 or latent.shape[0] != observation.shape[0]:
-            expected = f"[{observation.shape[0]}, ...]"
-            raise ValueError(f"encoder must return latents {expected}, got {list(latent.shape)}")
+        rows = observation.shape[0] if isinstance(observation, Tensor) else latent.shape[0]
+        if self.latent_shape is not None:
+            _check_shape("encoder", latent, (rows, *self.latent_shape))
+        elif latent.dim() < 2 or latent.shape[0] != rows:
+            raise ValueError(f"encoder must return latents [{rows}, ...], got {list(latent.shape)}")
         return latent
 
     def expand(self, latent: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,6 +75,11 @@ class WorldModel(nn.Module):
 @torch.no_grad()
 def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
     """θ′ ← α θ′ + (1 − α) θ for the target encoder; buffers are copied."""
+    if [p.shape for p in average.parameters()] != [p.shape for p in module.parameters()]:
+        raise ValueError(
+            "the encoder is not the one that the target encoder was copied from: "
+            "make the solver with encoder= instead of assigning one"
+        )
     for old, new in zip(average.parameters(), module.parameters(), strict=True):
         old.lerp_(new, 1 - decay)
     for buffer, source in zip(average.buffers(), module.buffers(), strict=True):

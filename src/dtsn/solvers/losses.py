@@ -61,10 +61,11 @@ def expansion_loss(log_probs: Tensor, losses: Tensor, telescoping: bool = True) 
     return (log_probs * returns).sum(1)
 
 
-def combine(terms: dict[str, Tensor], weights: LossWeights) -> LossTerms:
-    """``equation_final_loss``: the weighted sum of the terms ``[B]``, mean over the batch."""
-    total = torch.stack([getattr(weights, name) * term for name, term in terms.items()]).sum(0).mean()
-    return LossTerms(total, {name: term.detach() for name, term in terms.items()})
+def combine(terms: dict[str, Tensor], weights: LossWeights, weight: Tensor | None = None) -> LossTerms:
+    """``equation_final_loss``: the λ-weighted sum of the terms ``[B]``, times ``weight [B]``, mean over B."""
+    total = torch.stack([getattr(weights, name) * term for name, term in terms.items()]).sum(0)
+    total = total if weight is None else total * weight
+    return LossTerms(total.mean(), {name: term.detach() for name, term in terms.items()})
 
 
 def _of_action(table: Tensor, action: Tensor) -> Tensor:

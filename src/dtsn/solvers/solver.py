@@ -13,56 +13,77 @@ solver        planner in training         planner when acting   losses
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dtsn.batch import Batch
-from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
-from dtsn.models.networks import make_world_model
+from dtsn.batch import Batch, Observation
+from dtsn.config import SOLVERS, NetworkConfig, PlannerName, Rule, SolverConfig
+from dtsn.models.build import make_world_model
 from dtsn.models.world_model import WorldModel, update_average
 from dtsn.search import SearchTree, best_first_search, full_expansion
-from dtsn.solvers import losses
+from dtsn.solvers import losses, saving
 from dtsn.solvers.losses import LossTerms
+from dtsn.solvers.observations import read_mask, read_rows, read_uniforms
 
 
 class Solver(nn.Module):
-    """A Q-network that plans: ``solver(observations [B, ...]) -> Q [B, A]``, trainable end to end."""
+    """A Q-network that plans: ``solver(observations [B, ...]) -> Q [B, A]``, trainable end to end.
+
+    Observations may be tensors or NumPy arrays with any leading dimensions, or none. Searches of D-TSN and
+    Model-based Search *draw* the nodes to expand, also when acting: pass ``deterministic=True`` to expand the
+    most promising node instead, or ``uniforms`` or a ``generator`` to fix what is drawn.
+    """
 
     def __init__(
         self,
         world_model: WorldModel,
         config: SolverConfig | None = None,
         observation_shape: tuple[int, ...] | None = None,
+        *,
+        observation_space: gymnasium.Space[Any] | None = None,
+        network: NetworkConfig | None = None,
     ):
         super().__init__()
         self.config = config or SolverConfig()
         self.kind = SOLVERS[self.config.name]
         self.world_model = world_model
-        self.observation_shape = observation_shape
+        self.observation_space = observation_space
+        self.observation_shape = observation_space.shape if observation_space else observation_shape
+        self.network = network  # what the modules were made by; None if they are the caller's
+        self.own_encoder = False
+        self.environment: str | None = None  # the id of what it was trained on, for messages
         self.target_encoder: nn.Module | None = None
         if "transition" in self.kind.losses:
             self.target_encoder = copy.deepcopy(world_model.encoder).requires_grad_(False)
+        self._compiles = False
+        self._compiled: Callable[..., Tensor] | None = None
 
     @classmethod
     def create(
         cls,
         solver: str | SolverConfig,
-        observation_space: gymnasium.Space[np.ndarray],
-        action_space: gymnasium.Space[np.int64],
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
         *,
         network: NetworkConfig | None = None,
+        encoder: nn.Module | None = None,
         seed: int | None = None,
     ) -> Solver:
         """Make a solver with fresh modules that fit the spaces.
 
         Args:
             solver: a name (``"dtsn"``, ``"search"``, ``"treeqn"``, ``"qnet"``), or a whole configuration.
-            observation_space: of observations ``[...]``; the encoder is chosen to fit it.
+            observation_space: Box, or Discrete, MultiBinary, MultiDiscrete, Dict, Tuple, which are flattened.
             action_space: ``Discrete(A)``, starting at 0.
             network: sizes and encoder of the world model; sane defaults if not given.
+            encoder: your own, from observations ``[B, ...]`` (of a Dict space: a dict of them) to latents
+                ``[B, D]`` or ``[B, C, H, W]`` without a last activation; the other modules are made to fit.
             seed: of the weights; the same seed gives the same weights.
 
         Returns:
@@ -75,11 +96,45 @@ class Solver(nn.Module):
         if action_space.start != 0:
             raise ValueError(f"action_space must start at 0, got {action_space}: shift the actions first")
         config = solver if isinstance(solver, SolverConfig) else SolverConfig(solver)
+        network = network or NetworkConfig()
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            model = make_world_model(observation_space, int(action_space.n), network or NetworkConfig())
-        return cls(model, config, observation_space.shape)
+            model = make_world_model(observation_space, int(action_space.n), network, encoder)
+        made = cls(model, config, observation_space=observation_space, network=network)
+        made.own_encoder = encoder is not None
+        return made
+
+    def save(self, folder: str | Path) -> Path:
+        """Write weights, configuration, spaces and a model card into ``folder``; :meth:`load` reads them."""
+        return saving.save_solver(self, Path(folder))
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        device: str = "cpu",
+        encoder: nn.Module | None = None,
+        **search: Any,
+    ) -> Solver:
+        """Read a solver from a folder of :meth:`save` or from a checkpoint, ready to act.
+
+        ``encoder`` is a module of the class that the solver was made with, if that was your own; its weights
+        are read. ``search`` overrides fields of the :class:`SolverConfig`, e.g. ``act_iterations=50``.
+        """
+        saved = saving.read_solver(Path(folder), own_encoder=encoder is not None)
+        config = dataclasses.replace(saved.solver, **search)
+
+        def make() -> Solver:
+            actions = gymnasium.spaces.Discrete(saved.num_actions)
+            return cls.create(
+                config, saved.observation_space, actions, network=saved.network, encoder=encoder, seed=0
+            )
+
+        solver = saving.with_weights(make, saved)
+        solver.environment = saved.environment
+        return solver.to(device).eval()
 
     @property
     def device(self) -> torch.device:
@@ -95,68 +150,142 @@ class Solver(nn.Module):
         """Some parameter; a world model written by hand may have none."""
         return next(self.parameters(), torch.zeros(()))
 
-    def forward(self, observation: Tensor) -> Tensor:
-        """Q-values ``[B, A]`` by the training planner in ``train()`` mode, the acting one in ``eval()``."""
-        latent = self.world_model.encode(self._checked(observation))
-        if self.training:
-            return self._train_tree(latent).q
-        return self._act_tree(latent).q
+    def forward(
+        self,
+        observation: Any,
+        *,
+        invalid_actions: Any = None,
+        uniforms: Any = None,
+        generator: torch.Generator | None = None,
+        deterministic: bool = False,
+    ) -> Tensor:
+        """Q-values ``[..., A]`` by the training planner in ``train()`` mode, the acting one in ``eval()``.
+
+        ``invalid_actions [..., A]`` have the value −inf; ``uniforms [..., T]`` or ``generator`` fix what the
+        search draws.
+        """
+        rows, lead = self._rows(observation)
+        latent = self.world_model.encode(rows)
+        tree = self._tree(
+            not self.training, latent, lead, invalid_actions, uniforms, generator, deterministic
+        )
+        return tree.q.reshape(*lead, -1)
 
     def plan(
         self,
-        observation: Tensor | np.ndarray,
+        observation: Any,
         *,
-        invalid_actions: Tensor | None = None,
-        uniforms: Tensor | None = None,
+        invalid_actions: Any = None,
+        uniforms: Any = None,
         generator: torch.Generator | None = None,
+        deterministic: bool = False,
     ) -> SearchTree:
         """The acting planner's search trees for ``observation [B, ...]``, without gradients."""
         with torch.no_grad():
-            latent = self.world_model.encode(self._checked(observation))
-            return self._act_tree(latent, invalid_actions, uniforms, generator)
+            rows, lead = self._rows(observation, batched=True)
+            latent = self.world_model.encode(rows)
+            return self._tree(True, latent, lead, invalid_actions, uniforms, generator, deterministic)
 
     def act(
         self,
-        observation: Tensor | np.ndarray,
+        observation: Any,
         *,
-        invalid_actions: Tensor | None = None,
-        uniforms: Tensor | None = None,
+        invalid_actions: Any = None,
+        uniforms: Any = None,
         generator: torch.Generator | None = None,
+        deterministic: bool = False,
     ) -> Tensor:
-        """The best actions ``[B]`` by the acting planner; ``uniforms [B, T]`` fix what its search draws."""
+        """The best actions ``[...]`` by the acting planner.
+
+        Its search draws the nodes to expand, by ``uniforms [..., T]`` or ``generator`` if given;
+        ``deterministic`` expands the most promising ones.
+        """
         with torch.inference_mode():  # nothing of the tree is kept, so the fastest mode will do
-            latent = self.world_model.encode(self._checked(observation))
-            best = self._best_action(latent, invalid_actions, uniforms, generator)
-        return best.clone()  # an ordinary tensor again
+            rows, lead = self._rows(observation)
+            latent = self.world_model.encode(rows)
+            if self._compiles and self._compiled is None:
+                self._compiled = torch.compile(self._best_action, dynamic=False)
+            best_action = self._compiled or self._best_action
+            best = best_action(latent, lead, invalid_actions, uniforms, generator, deterministic)
+        return best.reshape(lead).clone()  # an ordinary tensor again
 
     def compile_acting(self) -> None:
         """Let ``act`` run through ``torch.compile``: a minute at first, then much faster for few rows.
 
-        Worth it for long episodes played one at a time. Each batch size is compiled by itself.
+        Worth it for long episodes played one at a time. Each batch size is compiled by itself, and so is
+        each copy of the solver.
         """
-        self._best_action = torch.compile(self._best_action, dynamic=False)  # type: ignore[method-assign]
+        self._compiles = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was compiled holds this solver's weights: copies compile for themselves.
+        return self.__dict__ | {"_compiled": None}
 
     def _best_action(
         self,
         latent: Tensor,
-        invalid_actions: Tensor | None,
-        uniforms: Tensor | None,
+        lead: tuple[int, ...],
+        invalid_actions: Any,
+        uniforms: Any,
         generator: torch.Generator | None,
+        deterministic: bool,
     ) -> Tensor:
-        return self._act_tree(latent, invalid_actions, uniforms, generator).q.argmax(1)
+        tree = self._tree(True, latent, lead, invalid_actions, uniforms, generator, deterministic)
+        return tree.q.argmax(1)
+
+    def td_target(
+        self,
+        reward: Any,
+        next_observation: Any,
+        terminated: Any,
+        discount: float | Tensor,
+        *,
+        invalid_actions: Any = None,
+        deterministic: bool = True,
+    ) -> Tensor:
+        """``r + γ max Q(s′, ·)``, only ``r`` where the episode terminated: a target ``[B]`` for ``q_target``.
+
+        By the acting planner without gradients. ``invalid_actions [B, A]`` are of ``next_observation``.
+        """
+        with torch.no_grad():
+            rows, lead = self._rows(next_observation, "next_observation", batched=True)
+            like = self._any_tensor()
+            reward = torch.as_tensor(reward, device=like.device).to(like.dtype)
+            ended = torch.as_tensor(terminated, device=like.device).bool()
+            for name, given in (("reward", reward), ("terminated", ended)):
+                if given.shape != lead:
+                    raise ValueError(f"{name} must have shape {list(lead)}, got {list(given.shape)}")
+            closed = read_mask(invalid_actions, lead, self.world_model.num_actions, like.device)
+            if closed is not None:
+                closed = closed & ~ended[:, None]  # where all is over, nothing may be open
+            latent = self.world_model.encode(rows)
+            tree = self._tree(True, latent, lead, closed, None, None, deterministic)
+            return torch.where(ended, reward, reward + discount * tree.q.amax(1).to(reward.dtype))
 
     def loss(
-        self, batch: Batch, *, iterations: int | None = None, generator: torch.Generator | None = None
+        self,
+        batch: Batch,
+        *,
+        iterations: int | None = None,
+        uniforms: Any = None,
+        weight: Any = None,
+        generator: torch.Generator | None = None,
     ) -> LossTerms:
-        """The solver's loss; ``iterations`` overrides T (a warm-up trains with T = 1)."""
+        """The solver's loss, a mean over the batch.
+
+        ``iterations`` overrides T (a warm-up trains with T = 1); ``uniforms [B, T]`` or ``generator`` fix
+        what the search draws. ``weight [B]`` multiplies each sample's loss, as prioritised replay asks for;
+        the squared TD errors to prioritise by are ``terms["q"]``.
+        """
         if iterations is not None and iterations < 1:
             raise ValueError(f"iterations must be at least 1, got {iterations}")
         batch = batch.to(self.device)
-        observation = self._checked(batch.observation)
-        self._check_batch(batch)
+        observation, lead = self._rows(batch.observation, batched=True)
+        self._check_batch(batch, lead[0])
+        weight = None if weight is None else self._checked_weight(weight, lead[0])
         config = self.config
         latent = self.world_model.encode(observation)
-        tree = self._train_tree(latent, iterations, generator)
+        tree = self._tree(False, latent, lead, None, uniforms, generator, iterations=iterations)
         terms = {
             "q": losses.q_loss(tree.q_values, batch.action, batch.q_target),  # [B, T]
             "cql": losses.cql_loss(tree.q_values, batch.action),  # [B, T]
@@ -166,58 +295,54 @@ class Solver(nn.Module):
         terms = {name: term[:, -1] for name, term in terms.items()}
         if "transition" in self.kind.losses:
             predicted = _of_action(tree.root_children, batch.action).tanh()
-            terms["transition"] = losses.transition_loss(predicted, self._target(batch.next_observation))
+            terms["transition"] = losses.transition_loss(
+                predicted, self._target(batch.next_observation, lead)
+            )
         if "reward" in self.kind.losses:
             terms["reward"] = losses.reward_loss(tree.root_rewards, batch.action, batch.reward)
         if "expansion" in self.kind.losses and weights.expansion:
             terms["expansion"] = losses.expansion_loss(tree.log_probs, after_each, config.telescoping)
-        return losses.combine(terms, weights)
+        return losses.combine(terms, weights, weight)
 
     def update_target(self) -> None:
         """Move the target encoder towards the encoder; call after each optimiser step."""
         if self.target_encoder is not None:
             update_average(self.target_encoder, self.world_model.encoder, self.config.target_decay)
 
-    def _train_tree(
-        self, latent: Tensor, iterations: int | None = None, generator: torch.Generator | None = None
-    ) -> SearchTree:
-        config = self.config
-        if self.kind.training_planner == "best_first":
-            return best_first_search(
-                self.world_model,
-                latent,
-                iterations=iterations or config.iterations,
-                temperature=config.temperature,
-                discount=config.discount,
-                generator=generator,
-            )
-        depth = config.depth if self.kind.training_planner == "full" else 1
-        return full_expansion(self.world_model, latent, depth=depth, discount=config.discount)
-
-    def _act_tree(
+    def _tree(
         self,
+        acting: bool,
         latent: Tensor,
-        invalid_actions: Tensor | None = None,
-        uniforms: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        lead: tuple[int, ...],
+        invalid_actions: Any,
+        uniforms: Any,
+        generator: torch.Generator | None,
+        deterministic: bool = False,
+        iterations: int | None = None,
     ) -> SearchTree:
+        """The search trees of ``latent [B, ...]`` by the planner of acting or of training."""
         config = self.config
-        if self.kind.acting_planner == "best_first":
-            return best_first_search(
-                self.world_model,
-                latent,
-                iterations=self.act_iterations,
-                rule=config.act_rule,
-                temperature=config.temperature,
-                epsilon=config.epsilon,
-                discount=config.discount,
-                invalid_actions=invalid_actions,
-                uniforms=uniforms,
-                generator=generator,
+        planner: PlannerName = self.kind.acting_planner if acting else self.kind.training_planner
+        closed = read_mask(invalid_actions, lead, self.world_model.num_actions, latent.device)
+        if planner != "best_first":
+            depth = config.depth if planner == "full" else 1
+            return full_expansion(
+                self.world_model, latent, depth=depth, discount=config.discount, invalid_actions=closed
             )
-        depth = config.depth if self.kind.acting_planner == "full" else 1
-        return full_expansion(
-            self.world_model, latent, depth=depth, discount=config.discount, invalid_actions=invalid_actions
+        # The loss needs log-probabilities of the choices, so training draws by the expansion policy.
+        rule: Rule = config.act_rule if acting else "sample"
+        expansions = self.act_iterations if acting else iterations or config.iterations
+        return best_first_search(
+            self.world_model,
+            latent,
+            iterations=expansions,
+            rule="greedy" if deterministic else rule,
+            temperature=config.temperature,
+            epsilon=config.epsilon,
+            discount=config.discount,
+            invalid_actions=closed,
+            uniforms=read_uniforms(uniforms, lead, expansions),
+            generator=generator,
         )
 
     @property
@@ -225,38 +350,37 @@ class Solver(nn.Module):
         """T when acting."""
         return self.config.act_iterations or self.config.iterations
 
-    def _target(self, next_observation: Tensor) -> Tensor:
+    def _target(self, next_observation: Observation, lead: tuple[int, ...]) -> Tensor:
         assert self.target_encoder is not None
         with torch.no_grad():
-            target: Tensor = self.target_encoder(self._checked(next_observation, "next_observation"))
+            rows, found = self._rows(next_observation, "next_observation", batched=True)
+            if found != lead:
+                raise ValueError(f"next_observation must have {lead[0]} rows, got {found[0]}")
+            target: Tensor = self.target_encoder(rows)
             return target.tanh()
 
-    def _checked(self, observation: Tensor | np.ndarray, name: str = "observation") -> Tensor:
-        """Observations as a tensor on the solver's device, refused if they do not fit or are not finite."""
+    def _rows(
+        self, observation: Any, name: str = "observation", batched: bool = False
+    ) -> tuple[Observation, tuple[int, ...]]:
+        """Observations ``[B, ...]`` on the solver's device, and the leading dimensions they came with."""
+        shape, space = self.observation_shape, self.observation_space
         try:
-            tensor = torch.as_tensor(observation, device=self.device)
-        except (TypeError, RuntimeError) as error:
-            raise ValueError(f"{name} must be a batch of arrays, got {type(observation).__name__}") from error
-        shape = self.observation_shape
-        fits = tensor.dim() >= 2 and len(tensor) > 0 and (shape is None or tensor.shape[1:] == shape)
-        if not fits:
-            expected = "[B, ...]" if shape is None else f"[B, {', '.join(map(str, shape))}]"
-            raise ValueError(f"{name} must have shape {expected} with B > 0, got {list(tensor.shape)}")
-        if tensor.is_complex():
-            raise ValueError(f"{name} must be real numbers, got {tensor.dtype}")
-        if tensor.is_floating_point():
-            tensor = tensor.to(self.dtype)  # a finite float64 can be infinite in float32
-            if not bool(tensor.isfinite().all()):
-                row = int((~tensor.isfinite()).flatten(1).any(1).nonzero()[0])
-                raise ValueError(f"{name} {row} of the batch has NaN or infinite entries")
-        return tensor
+            rows, lead = read_rows(observation, space, shape, self._any_tensor(), name)
+            if batched and len(lead) != 1:
+                inner = "..." if shape is None else ", ".join(map(str, shape))
+                got = [*lead, *(shape or ())]
+                raise ValueError(f"{name} must have shape [B, {inner}] with B > 0, got {got}")
+        except ValueError as error:
+            if self.environment is None:
+                raise
+            raise ValueError(f"{error}; the solver was trained on {self.environment}") from error
+        return rows, lead
 
-    def _check_batch(self, batch: Batch) -> None:
-        size, actions = len(batch.observation), self.world_model.num_actions
-        if batch.next_observation.shape != batch.observation.shape:
-            got = list(batch.next_observation.shape)
+    def _check_batch(self, batch: Batch, size: int) -> None:
+        actions, now, then = self.world_model.num_actions, batch.observation, batch.next_observation
+        if isinstance(now, Tensor) and isinstance(then, Tensor) and now.shape != then.shape:
             raise ValueError(
-                f"batch.next_observation must have shape {list(batch.observation.shape)}, got {got}"
+                f"batch.next_observation must have shape {list(now.shape)}, got {list(then.shape)}"
             )
         for name in ("action", "reward", "q_target"):
             tensor = getattr(batch, name)
@@ -273,6 +397,15 @@ class Solver(nn.Module):
                 raise ValueError(
                     f"batch.{name} must be real and finite, got {tensor.dtype} with other entries"
                 )
+
+    def _checked_weight(self, weight: Any, size: int) -> Tensor:
+        like = self._any_tensor()
+        tensor = torch.as_tensor(weight, device=like.device).to(like.dtype)
+        if tensor.shape != (size,):
+            raise ValueError(f"weight must have shape [{size}], got {list(tensor.shape)}")
+        if not bool(((tensor >= 0) & tensor.isfinite()).all()):
+            raise ValueError("weight must be finite and not negative, got other entries")
+        return tensor
 
 
 def _of_action(children: Tensor, action: Tensor) -> Tensor:

@@ -19,14 +19,14 @@ import torch
 from safetensors.torch import save as save_tensors
 
 import dtsn
+from dtsn import checkpoint
 from dtsn.batch import Batch
+from dtsn.checkpoint import CheckpointError
 from dtsn.config import TrainConfig
 from dtsn.data.dataset import Dataset, grid_symmetries
 from dtsn.settings import config_from_dict, flat
 from dtsn.solvers.solver import Solver
 from dtsn.storage import RunLock, replace_durably
-from dtsn.training import checkpoint
-from dtsn.training.checkpoint import CheckpointError
 
 T = TypeVar("T")
 Validate = Callable[[Solver], float]  # a score of the solver as it is: higher is better

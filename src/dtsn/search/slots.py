@@ -1,0 +1,40 @@
+"""The slot rule: where the nodes of a search of T expansions sit in its N = 1 + T·A slots.
+
+Slot 0 is the root, and child ``a`` of the node expanded at iteration ``t`` sits in slot ``1 + t·A + a``.
+Parents, depths and creation times follow from the ``selected [B, T]`` slots alone. Where a row had nothing
+left to expand, ``selected`` is −1 and the slots of that iteration hold no node.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def slots_of(t: int, actions: int) -> slice:
+    """The slots of the children made at iteration ``t``."""
+    return slice(1 + t * actions, 1 + (t + 1) * actions)
+
+
+def expansion_times(slots: Tensor, nodes: int, idle: Tensor | None = None) -> Tensor:
+    """``[B, N]`` the iteration that expanded each slot; T where none did, or only ``idle [B, T]`` ones."""
+    batch, iterations = slots.shape
+    never = torch.full((batch, nodes), iterations, device=slots.device)
+    times = torch.arange(iterations, device=slots.device).expand(batch, -1)
+    if idle is None:
+        return never.scatter_(1, slots, times)
+    return never.scatter_reduce_(1, slots, times.masked_fill(idle, iterations), "amin")
+
+
+def root_actions(selected: Tensor, actions: int) -> Tensor:
+    """``[B, T]`` the root action below which each iteration expands, by pointer jumping.
+
+    −1 where it expands the root, −2 where it expands nothing.
+    """
+    iterations = selected.shape[1]
+    creator = (selected - 1).div(actions, rounding_mode="floor")  # the iteration that made the node
+    # For each iteration, the one on its path that expanded a child of the root; twice as far every jump.
+    jump = torch.where(creator > 0, creator, torch.arange(iterations, device=selected.device))
+    for _ in range((iterations - 1).bit_length()):
+        jump = jump.gather(1, jump)
+    return selected.gather(1, jump) - 1

@@ -1,0 +1,99 @@
+"""The boundary of a solver: observations, masks and random numbers as checked tensors ``[B, ...]``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from dtsn.batch import Observation
+from dtsn.models.spaces import check_choices, parts
+
+
+def read_rows(
+    observation: Any,
+    space: gymnasium.Space[Any] | None,
+    shape: tuple[int, ...] | None,
+    like: Tensor,
+    name: str = "observation",
+) -> tuple[Observation, tuple[int, ...]]:
+    """Observations as rows ``[B, ...]``, and the leading dimensions that they came with.
+
+    ``shape`` is that of one observation; without it, the first dimension is taken as the batch. Floats get
+    the dtype of ``like``, and everything its device.
+    """
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        return _read_parts(observation, space, like, name)
+    try:
+        tensor = torch.as_tensor(observation, device=like.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a batch of arrays, got {type(observation).__name__}") from error
+    leading = 1 if shape is None else tensor.dim() - len(shape)
+    lead = tuple(tensor.shape[: max(0, leading)])
+    fits = tensor.dim() >= 2 if shape is None else leading >= 0 and tensor.shape[leading:] == shape
+    if not fits or not tensor.numel():
+        expected = "[B, ...]" if shape is None else f"[{', '.join(['B', *map(str, shape)])}]"
+        raise ValueError(f"{name} must have shape {expected} with B > 0, got {list(tensor.shape)}")
+    if len(lead) != 1:
+        tensor = tensor.reshape(-1, *tensor.shape[leading:])
+    if tensor.is_complex():
+        raise ValueError(f"{name} must be real numbers, got {tensor.dtype}")
+    if tensor.is_floating_point():
+        tensor = tensor.to(like.dtype)  # a finite float64 can be infinite in float32
+        if not bool(tensor.isfinite().all()):
+            row = int((~tensor.isfinite()).reshape(tensor.shape[0], -1).any(1).nonzero()[0])
+            raise ValueError(f"{name} {row} of the batch has NaN or infinite entries")
+    if space is not None:
+        check_choices(space, tensor, name)
+    return tensor, lead
+
+
+def _read_parts(
+    observation: Any, space: gymnasium.spaces.Dict | gymnasium.spaces.Tuple, like: Tensor, name: str
+) -> tuple[Observation, tuple[int, ...]]:
+    expected = [key for key, _ in parts(space)]
+    kind = Mapping if isinstance(space, gymnasium.spaces.Dict) else tuple
+    given = list(observation) if isinstance(observation, Mapping) else list(range(len(expected)))
+    if not isinstance(observation, kind) or set(given) != set(expected) or len(observation) != len(expected):
+        what = f"a dict of {expected}" if kind is Mapping else f"a tuple of {len(expected)}"
+        got = given if isinstance(observation, Mapping) else type(observation).__name__
+        raise ValueError(f"{name} must be {what}, got {got}")
+    found = {
+        key: read_rows(observation[key], part, part.shape, like, f"{name}[{key!r}]")
+        for key, part in parts(space)
+    }
+    leads = {lead for _, lead in found.values()}
+    if len(leads) != 1:
+        raise ValueError(f"{name} must have equally many rows in every part, got {sorted(leads)}")
+    rows = {key: part for key, (part, _) in found.items()}
+    return rows if kind is Mapping else tuple(rows.values()), leads.pop()
+
+
+def read_mask(mask: Any, lead: tuple[int, ...], actions: int, device: torch.device) -> Tensor | None:
+    """``invalid_actions`` with the observations' leading dimensions as bool ``[B, A]``; int8 0/1 will do."""
+    if mask is None:
+        return None
+    tensor = torch.as_tensor(mask, device=device)
+    if tensor.shape != (*lead, actions) or tensor.dtype not in (torch.bool, torch.int8):
+        raise ValueError(
+            f"invalid_actions must be bool {(*lead, actions)} (batch, actions), "
+            f"got {tensor.dtype} {tuple(tensor.shape)}"
+        )
+    if tensor.dtype == torch.int8 and not bool(((tensor == 0) | (tensor == 1)).all()):
+        raise ValueError("invalid_actions of int8 must be 0 or 1, got others")
+    return tensor.bool().reshape(-1, actions)
+
+
+def read_uniforms(uniforms: Any, lead: tuple[int, ...], iterations: int) -> Tensor | None:
+    """``uniforms`` with the observations' leading dimensions as ``[B, T]``."""
+    if uniforms is None:
+        return None
+    tensor = torch.as_tensor(uniforms)
+    if tensor.shape != (*lead, iterations):
+        raise ValueError(
+            f"uniforms must have shape {(*lead, iterations)} (batch, iterations), got {tuple(tensor.shape)}"
+        )
+    return tensor.reshape(-1, iterations)

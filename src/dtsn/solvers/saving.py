@@ -1,0 +1,232 @@
+"""Solvers as folders: weights (safetensors), configuration and spaces (JSON), and a model card.
+
+The format is that of checkpoints, so a solver is also read from a checkpoint of a training run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+import dtsn
+from dtsn.checkpoint import CheckpointError, load_state, load_tensors_of, save_checkpoint
+from dtsn.config import NetworkConfig, SolverConfig
+from dtsn.models.spaces import parts
+from dtsn.settings import config_from_dict
+from dtsn.storage import replace_durably
+
+if TYPE_CHECKING:
+    from dtsn.solvers.solver import Solver
+
+TARGET = "target_encoder."  # only training needs these parameters
+MAX_VALUES = 1 << 24  # in an observation of a folder that is to be believed
+S = TypeVar("S", bound=torch.nn.Module)
+
+
+@dataclass(frozen=True)
+class SavedSolver:
+    """What a folder holds."""
+
+    folder: Path
+    solver: SolverConfig
+    network: NetworkConfig
+    observation_space: gymnasium.Space[Any]
+    num_actions: int
+    environment: str | None
+    tensors: dict[str, Tensor]
+    own_encoder: bool
+
+
+def save_solver(solver: Solver, folder: Path) -> Path:
+    """Write a solver as ``folder``, in place of an earlier one; other things there are left alone."""
+    if solver.network is None or solver.observation_space is None:
+        raise ValueError(
+            "the solver's modules are your own, which a folder cannot describe: keep its state_dict()"
+        )
+    if folder.exists() and not (folder / "state.json").is_file():
+        raise FileExistsError(f"{folder} is not a saved solver: choose another folder")
+    state = {
+        "version": dtsn.__version__,
+        "config": {
+            "solver": dataclasses.asdict(solver.config),
+            "network": dataclasses.asdict(solver.network),
+        },
+        "observation_space": space_to_json(solver.observation_space),
+        "num_actions": solver.world_model.num_actions,
+        "own_encoder": solver.own_encoder,
+        "environment": solver.environment,
+    }
+    shape = solver.observation_shape
+    state |= {} if shape is None else {"observation_shape": list(shape)}
+    weights = {name: tensor.cpu() for name, tensor in solver.state_dict().items()}
+    save_checkpoint(folder, {"model": weights}, state)
+    replace_durably(folder / "README.md", model_card(solver).encode())
+    return folder
+
+
+def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
+    """What a folder of :func:`save_solver`, or a checkpoint of a training run, says and holds."""
+    state = load_state(folder)
+    try:
+        config = state["config"]
+        if "observation_space" in state:
+            space = space_from_json(state["observation_space"])
+        else:
+            space = spaces.Box(-np.inf, np.inf, _checked_shape(state["observation_shape"]), np.float32)
+        saved = SavedSolver(
+            folder=folder,
+            solver=config_from_dict(SolverConfig, config["solver"]),
+            network=config_from_dict(NetworkConfig, config["network"]),
+            observation_space=space,
+            num_actions=_checked_count("num_actions", state["num_actions"]),
+            environment=state.get("environment"),
+            tensors=load_tensors_of(folder, "model", state),
+            own_encoder=bool(state.get("own_encoder", False)),
+        )
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder} does not hold a solver of this dtsn version: {error}") from error
+    if saved.own_encoder != own_encoder:
+        kind, remedy = "dtsn's", "leave out encoder="
+        if saved.own_encoder:
+            kind, remedy = "its maker's", "pass a module of that class as encoder="
+        raise ValueError(f"{folder} holds a solver with an encoder of {kind}: {remedy}")
+    return saved
+
+
+def with_weights(make: Callable[[], S], saved: SavedSolver) -> S:
+    """A solver made by ``make`` with the weights of a folder."""
+    try:
+        if not saved.own_encoder:
+            with torch.device("meta"):  # takes no memory: a folder may claim more than it holds
+                _check_tensors(make().state_dict(), saved.tensors)
+        solver = make()
+        _check_tensors(solver.state_dict(), saved.tensors)
+        solver.load_state_dict(saved.tensors, strict=False)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{saved.folder} does not hold a solver of this dtsn version: {error}"
+        ) from error
+    return solver
+
+
+def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    """Refuse tensors that are not those of a solver; the target's may be missing."""
+    for name, tensor in found.items():
+        if name not in expected or expected[name].shape != tensor.shape:
+            shape = list(expected[name].shape) if name in expected else "absent"
+            raise ValueError(f"{name} is {list(tensor.shape)} where {shape} is expected")
+    missing = [name for name in expected if name not in found and not name.startswith(TARGET)]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing")
+
+
+def model_card(solver: Solver) -> str:
+    """The README of a solver's folder: what it is, what it reads, how it is loaded."""
+    config, count = solver.config, sum(p.numel() for p in solver.world_model.parameters())
+    searches = solver.kind.acting_planner == "best_first"
+    planner = f"best-first search, {solver.act_iterations} expansions" if searches else "full expansion"
+    encoder = ", encoder=YourEncoder()" if solver.own_encoder else ""
+    trained = f"\nTrained on `{solver.environment}`.\n" if solver.environment else ""
+    return f"""---
+library_name: dtsn
+tags: [reinforcement-learning, planning, tree-search]
+---
+# {solver.kind.title} (`{config.name}`)
+{trained}
+- Observations: `{solver.observation_space}`
+- Actions: {solver.world_model.num_actions}
+- Planner when acting: {planner}, discount {config.discount:g}
+- Parameters: {count:,}
+
+```python
+from dtsn import Solver
+
+solver = Solver.load("path/of/this/folder"{encoder})
+action = solver.act(observation, deterministic=True)
+```
+
+`model.safetensors` holds the weights, `state.json` the configuration, the spaces and checksums.
+Written by dtsn {dtsn.__version__}.
+"""
+
+
+def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
+    """An observation space as plain JSON."""
+    name = type(space).__name__
+    match space:
+        case spaces.Box():
+            bounds = {"low": _bound(space.low), "high": _bound(space.high)}
+            return {"type": name, "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
+        case spaces.Discrete():
+            return {"type": name, "n": int(space.n), "start": int(space.start)}
+        case spaces.MultiBinary():
+            return {"type": name, "shape": list(space.shape)}
+        case spaces.MultiDiscrete():
+            return {"type": name, "nvec": space.nvec.tolist(), "start": np.asarray(space.start).tolist()}
+        case spaces.Dict() | spaces.Tuple():
+            found = [[key, space_to_json(part)] for key, part in parts(space)]
+            return {"type": name, "spaces": found}
+        case _:
+            raise ValueError(f"observation space {space} cannot be saved")
+
+
+def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
+    """The inverse of :func:`space_to_json`."""
+    match said["type"]:
+        case "Box":
+            shape, dtype = _checked_shape(said["shape"]), np.dtype(said["dtype"]).type
+            low, high = (np.asarray(_unbound(said[name]), np.float64) for name in ("low", "high"))
+            return spaces.Box(
+                *(np.broadcast_to(bound, shape).astype(dtype) for bound in (low, high)), shape, dtype
+            )
+        case "Discrete":
+            return spaces.Discrete(_checked_count("n", said["n"]), start=int(said["start"]))
+        case "MultiBinary":
+            shape = _checked_shape(said["shape"])
+            return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+        case "MultiDiscrete":
+            return spaces.MultiDiscrete(said["nvec"], start=said["start"])
+        case "Dict":
+            return spaces.Dict([(str(key), space_from_json(part)) for key, part in said["spaces"]])
+        case "Tuple":
+            return spaces.Tuple([space_from_json(part) for _, part in said["spaces"]])
+        case other:
+            raise ValueError(f"unknown observation space {other!r}")
+
+
+def _bound(values: np.ndarray) -> Any:
+    """A bound as one number if it is the same everywhere; infinity, which JSON does not have, as text."""
+    values = values.astype(np.float64)
+    if values.size and (values == values.flat[0]).all():
+        values = values.flat[0]
+    return np.vectorize(lambda x: x if math.isfinite(x) else str(x), otypes=[object])(values).tolist()
+
+
+def _unbound(said: Any) -> Any:
+    return [_unbound(part) for part in said] if isinstance(said, list) else float(said)
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, list) or not all(type(side) is int and side >= 0 for side in shape):
+        raise ValueError(f"observation shape must be a list of sizes, got {shape!r}")
+    if len(shape) > 8 or math.prod(shape) > MAX_VALUES:
+        raise ValueError(f"observation shape {shape} is beyond {MAX_VALUES} values")
+    return tuple(shape)
+
+
+def _checked_count(name: str, value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} must be a positive int, got {value!r}")
+    return value
