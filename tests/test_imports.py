@@ -32,7 +32,7 @@ PACKAGES: dict[str, set[str]] = {
     "processes": {"errors"},
     "settings": {"errors"},
     "search": FOUNDATION,
-    "models": FOUNDATION,
+    "models": FOUNDATION | {"search"},
     "solvers": FOUNDATION | {"search", "models"},
     "envs": FOUNDATION,
     "data": FOUNDATION | {"envs"},

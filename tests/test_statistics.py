@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
+from dtsn.arrays import Float64s
 from dtsn.reproduce.statistics import (
-    bootstrap,
+    crossed_bootstrap,
     crossed_variance,
     difference_interval,
     newcombe,
@@ -175,6 +179,27 @@ def test_ratio_of_counts() -> None:
 
 def test_bootstrap_of_a_mean_is_normal() -> None:
     values = np.random.default_rng(7).normal(3, 2, 400)
-    low, high = bootstrap([values], lambda drawn: float(drawn[0].mean()), 2000)
+    low, high = crossed_bootstrap([[values[None]]], lambda drawn: float(drawn[0][0].mean()), 2000)
     half = 1.96 * values.std() / 20
     assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.05)
+
+
+def test_bootstrap_against_all_resamples_of_seeds_and_levels() -> None:
+    """Both trials of a group see the same redrawn levels; each redraws its own seeds."""
+    a, b = np.array([[0.0, 1.0, 5.0], [2.0, 2.0, 9.0]]), np.array([[2.0, 3.0, 4.0]])
+    every = [
+        a[np.ix_(seeds, levels)].mean() - b[np.ix_([0], levels)].mean()
+        for seeds in itertools.product(range(2), repeat=2)
+        for levels in itertools.product(range(3), repeat=3)
+    ]
+    seen: list[float] = []
+
+    def difference(drawn: Sequence[Sequence[Float64s]]) -> float:
+        seen.append(float(drawn[0][0].mean() - drawn[0][1].mean()))
+        return seen[-1]
+
+    found = crossed_bootstrap([[a, b]], difference, 20_000)
+    assert found == tuple(np.quantile(seen, [0.025, 0.975]))
+    assert {round(value, 9) for value in seen} == {round(value, 9) for value in every}
+    assert (np.mean(seen), np.std(seen)) == pytest.approx((np.mean(every), np.std(every)), rel=0.03)
+    assert found == crossed_bootstrap([[a, b]], difference, 20_000)

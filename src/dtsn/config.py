@@ -13,12 +13,13 @@ from typing import Any, Literal, get_args
 
 from dtsn.spelling import did_you_mean
 
-EncoderName = Literal["auto", "mlp", "grid", "paths", "nature", "impala_fast", "impala"]
+EncoderName = Literal["auto", "mlp", "grid", "maps", "paths", "nature", "impala_fast", "impala"]
 Channels = Literal["auto", "first", "last"]
 FrameEncoder = Literal["nature", "impala_fast", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
 Keep = Literal["successful", "all"]  # episodes of a data set: those that completed their level, or every one
 Precision = Literal["float32", "bfloat16"]
+ValueForm = Literal["additive", "joint"]
 Augmentation = Literal["none", "grid_symmetries"]
 PlannerName = Literal["one_step", "full", "best_first"]
 OnNan = Literal["stop", "skip"]
@@ -66,7 +67,7 @@ SOLVERS = {
 
 @dataclass(frozen=True)
 class LossWeights:
-    """λ1 to λ4 of the final loss, and the REINFORCE term's weight."""
+    """λ1 to λ4 of the final loss, the REINFORCE term's weight, and terms outside the paper."""
 
     q: float = 1.0
     """λ1: squared error of the Q-value"""
@@ -78,6 +79,12 @@ class LossWeights:
     """λ4: consistency of the reward module"""
     expansion: float = 1.0
     """REINFORCE term of the expected loss; 1 is the true gradient, 0 drops it"""
+    termination: float = 0.0
+    """outside the paper: cross-entropy of the termination head"""
+    conservative_reward: float = 0.0
+    """outside the paper: rewards of all actions pressed down, for solvers that have the reward loss"""
+    conservative_value: float = 0.0
+    """outside the paper: values of maps that no data show kept below the return (maps encoder)"""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -112,6 +119,8 @@ class SolverConfig:
     """Return of expansion t in REINFORCE: L_T − L_{t−1} (telescoped, lower variance), or L_T if off."""
     target_decay: float = 0.99
     """α of the target encoder's moving average"""
+    merge: bool = False
+    """outside the paper: when acting, nodes that are the same place are expanded once (maps encoder)"""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -136,8 +145,8 @@ class NetworkConfig:
     """The world model's modules."""
 
     encoder: EncoderName = "auto"
-    """mlp for vectors, grid or paths for 0/1 maps, nature (small), impala (large) or impala_fast for frames;
-    auto (in Solver.create): mlp, grid or impala by the observation space"""
+    """mlp for vectors; grid, maps or paths for 0/1 maps; nature (small), impala (large) or impala_fast for
+    frames; auto (in Solver.create): mlp, grid or impala by the observation space"""
     channels: Channels = "auto"
     """of planes and frames: first [C, H, W] or last [H, W, C]; auto: by the shape"""
     latent: int = 128
@@ -152,6 +161,10 @@ class NetworkConfig:
     """of the encoder; the search is always float32"""
     value_scale: float = 1.0
     """Multiplies the value head's output; set it to the rough magnitude of returns (Navigation: 10)."""
+    value: ValueForm = "additive"
+    """maps encoder only: f(goal's offset) + g(cells around), or joint: one function of both"""
+    termination: bool = False
+    """maps encoder only: a head that tells where episodes end, which the search respects"""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -165,6 +178,8 @@ class NetworkConfig:
             raise ValueError(f"channels must be one of {get_args(Channels)}, got {self.channels!r}")
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision must be one of {get_args(Precision)}, got {self.precision!r}")
+        if self.value not in get_args(ValueForm):
+            raise ValueError(f"value must be one of {get_args(ValueForm)}, got {self.value!r}")
         if not 0 < self.value_scale < math.inf:
             raise ValueError(f"value_scale must be positive and finite, got {self.value_scale}")
 
@@ -191,6 +206,10 @@ class TrainConfig:
     """largest norm of a gradient step"""
     search_warmup: int = 1000
     """first steps with one expansion instead of T: a fresh world model is not worth searching"""
+    search_ramp: int = 0
+    """steps after them in which T rises from 2 to its full number; 0: at once"""
+    conservative_ramp: int = 0
+    """first steps in which the weight of the conservative value rises from 0; 0: at once"""
     augment: Augmentation = "none"
     """turn and mirror square grids, states and actions together (outside the paper; for all solvers alike)"""
     checkpoint_every: int = 500
@@ -207,7 +226,7 @@ class TrainConfig:
         for name in ("steps", "batch_size", "checkpoint_every", "keep_checkpoints"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("learning_rate_warmup", "search_warmup", "seed"):
+        for name in ("learning_rate_warmup", "search_warmup", "search_ramp", "conservative_ramp", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.augment not in get_args(Augmentation):

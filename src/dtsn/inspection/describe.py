@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dtsn.arrays import Bytes, Float64s, Ints
+from dtsn.arrays import Bools, Bytes, Float64s, Ints
 from dtsn.config import PlannerName, Rule
 from dtsn.envs.procgen import ACTION_NAMES as PROCGEN_ACTIONS
 from dtsn.evaluation.procgen import procgen_noise
@@ -86,7 +86,7 @@ def describe_search(
         "solver": {
             "name": config.name,
             "planner": planner,
-            "iterations": rows.iterations,
+            "iterations": rows.allowed if best_first else len(rows.selected),
             "rule": config.act_rule if best_first else None,
             "temperature": config.temperature if best_first else None,
             "discount": config.discount,
@@ -176,30 +176,33 @@ def check_size(planner: PlannerName, iterations: int, depth: int, actions: int) 
 
 
 class _Rows:
-    """The only tree of a batch as arrays, of the slots that hold a node: those are numbered anew."""
+    """The only tree of a batch as arrays, of the slots that hold a node and the iterations that expand one.
+
+    Both are numbered anew, without gaps: nodes become ids ``[N]``, iterations count from 0.
+    """
 
     def __init__(self, tree: SearchTree):
         row = tree.row(0)
-        self.actions, self.iterations = tree.num_actions, tree.selected.shape[1]
-        selected = row["selected"]
-        self.selected_slots: Ints = selected[selected >= 0]  # a search that ran out of nodes stops early
-        slots = np.flatnonzero(row.get("exists", np.isfinite(row["path_value"])))
-        self.number = np.full(len(row["path_value"]), -1)  # slot -> id
-        self.number[slots] = np.arange(len(slots))
-        self.selected: Ints = self.number[self.selected_slots]
-        self.slots: Ints = slots
-        self.parent: Ints = np.concatenate([[-1], self.number[row["parent"][slots[1:]]]])
-        self.action: Ints = (slots - 1) % self.actions
-        self.root_action, self.depth = row["root_action"][slots], row["depth"][slots]
-        self.reward, self.value = row["reward"][slots], row["value"][slots]
-        self.path_value = row["path_value"][slots]
-        self.expanded_at: Ints = np.where(row["expanded_at"] < self.iterations, row["expanded_at"], -1)[slots]
-        has_children = np.isin(np.arange(len(slots)), self.parent)
-        self.leaf = ~has_children
-        terminal = getattr(tree, "terminal", None)
-        self.terminal = (
-            np.zeros(len(slots)) if terminal is None else terminal[0].double().cpu().numpy()[slots]
-        )
+        self.actions, self.allowed = tree.num_actions, tree.selected.shape[1]
+        self.slots: Ints = np.flatnonzero(row["exists"])
+        self.number = np.full(len(row["exists"]), -1)  # slot -> id
+        self.number[self.slots] = np.arange(len(self.slots))
+        self.times: Ints = np.flatnonzero(row["selected"] >= 0)  # when something was left to expand
+        self.selected: Ints = self.number[row["selected"][self.times]]
+        self.parent: Ints = np.concatenate([[-1], self.number[row["parent"][self.slots[1:]]]])
+        self.action: Ints = (self.slots - 1) % self.actions
+        self.root_action, self.depth = row["root_action"][self.slots], row["depth"][self.slots]
+        self.reward, self.value = row["reward"][self.slots], row["value"][self.slots]
+        self.path_value = row["path_value"][self.slots]
+        self.leaf, self.leaf_value = row["leaf"][self.slots], row["leaf_value"][self.slots]
+        self.expanded_at: Ints = np.full(len(self.slots), -1)
+        self.expanded_at[self.selected] = np.arange(len(self.selected))
+        self.terminal = np.zeros(len(self.slots))
+        if tree.terminal is not None:
+            self.terminal = tree.terminal[0].double().cpu().numpy()[self.slots]
+        self.same_as: Ints = np.arange(len(self.slots))  # the node itself, where it is no alias
+        if tree.merging is not None:
+            self.same_as = self.number[tree.merging.canonical[0].cpu().numpy()[self.slots]]
         self.q_values, self.q = row["q_values"], tree.q[0].cpu().numpy()
         if np.isnan(self.q).any() or not np.isfinite(self.q.max()) or not np.isfinite(self.path_value).all():
             raise ValueError("the search gave values that are not finite: the solver has diverged")
@@ -207,9 +210,15 @@ class _Rows:
     def __len__(self) -> int:
         return len(self.slots)
 
+    @property
+    def alias(self) -> Bools:
+        """``[N]`` which nodes are the same place as an earlier one."""
+        alias: Bools = self.same_as != np.arange(len(self))
+        return alias
+
     def made_before(self, t: int) -> Ints:
-        """Ids of the nodes that there are when iteration ``t`` (from 0) chooses."""
-        return np.flatnonzero(self.slots < 1 + t * self.actions)
+        """Ids of the nodes that there are when iteration ``t`` chooses."""
+        return np.flatnonzero(self.slots < 1 + self.times[t] * self.actions)
 
 
 def _nodes(rows: _Rows, labels: list[str] | None, best_first: bool) -> list[Node]:
@@ -227,7 +236,7 @@ def _nodes(rows: _Rows, labels: list[str] | None, best_first: bool) -> list[Node
             "path_value": _number(rows.path_value[n]) if evaluated[n] else None,
             "expanded_at": None if rows.expanded_at[n] < 0 else int(rows.expanded_at[n]) + 1,
             "terminal": _number(rows.terminal[n]),
-            "same_as": None,
+            "same_as": int(rows.same_as[n]) if rows.alias[n] else None,
             "label": None if labels is None else labels[n],
         }
         for n in range(len(rows))
@@ -242,7 +251,7 @@ def _choices(rows: _Rows, solver: Solver) -> list[Iteration]:
     for t, chosen in enumerate(rows.selected):
         made = rows.made_before(t)
         waiting = (rows.expanded_at[made] >= t) | (rows.expanded_at[made] < 0)
-        ids = made[waiting & ~(rows.terminal[made] > 0.5)]
+        ids = made[waiting & ~(rows.terminal[made] > 0.5) & ~rows.alias[made]]
         probability = _policy(rows.path_value[ids].astype(np.float64), solver)
         order = np.argsort(-probability, kind="stable")[:MAX_OPEN]
         iterations.append(
@@ -252,7 +261,7 @@ def _choices(rows: _Rows, solver: Solver) -> list[Iteration]:
                 "probability": _number(probability[ids == chosen][0]),
                 "open_size": len(ids),
                 "open": [{"id": int(ids[k]), "probability": _number(probability[k])} for k in order],
-                "q": [_q(value) for value in rows.q_values[t]],
+                "q": [_q(value) for value in rows.q_values[rows.times[t]]],
             }
         )
     return iterations
@@ -277,7 +286,7 @@ def _breadth_first(rows: _Rows) -> list[Iteration]:
     below = [np.flatnonzero(rows.leaf & (rows.root_action == action)) for action in range(rows.actions)]
     for t, chosen in enumerate(rows.selected):
         waiting = [n for n in rows.made_before(t).tolist() if n >= chosen]
-        newest = len(rows.made_before(t + 1)) - 1
+        newest = np.searchsorted(rows.slots, 1 + (rows.times[t] + 1) * rows.actions) - 1
         known = [len(ids) > 0 and ids[-1] <= newest for ids in below]
         q = [
             _number(rows.path_value[ids].max()) if there else None
@@ -297,8 +306,27 @@ def _breadth_first(rows: _Rows) -> list[Iteration]:
 
 
 def _best_path(rows: _Rows, action: int) -> list[int]:
-    below = rows.leaf & (rows.root_action == action)
-    path = [int(np.where(below, rows.path_value, -np.inf).argmax())]
+    """From the root to the leaf that counts most; behind an alias the way goes on from its place."""
+    path = _way_to(rows, _best_leaf(rows, rows.root_action == action, rows.leaf_value))
+    place = int(rows.same_as[path[-1]])
+    if place == path[-1]:
+        return path
+    below = np.zeros(len(rows), dtype=bool)
+    below[place] = True
+    for n in range(place + 1, len(rows)):
+        below[n] = below[rows.parent[n]]
+    if not (rows.leaf & below & ~rows.alias).any():
+        return path  # the place is exhausted
+    onward = _way_to(rows, _best_leaf(rows, below & ~rows.alias, rows.path_value))
+    return path + onward[onward.index(place) + 1 :]
+
+
+def _best_leaf(rows: _Rows, among: Bools, value: NDArray[Any]) -> int:
+    return int(np.where(among & rows.leaf, value, -np.inf).argmax())
+
+
+def _way_to(rows: _Rows, leaf: int) -> list[int]:
+    path = [leaf]
     while path[-1]:
         path.append(int(rows.parent[path[-1]]))
     return path[::-1]
@@ -313,7 +341,7 @@ def _labels(solver: Solver, observation: torch.Tensor, rows: _Rows, label: Label
         for t, chosen in enumerate(rows.selected.tolist()):
             children = solver.world_model.expand(latents.pop(chosen)[None])[0][0]  # [A, ...]
             for action in range(rows.actions):
-                n = int(rows.number[1 + t * rows.actions + action])
+                n = int(rows.number[1 + rows.times[t] * rows.actions + action])
                 if n >= 0:
                     latents[n] = children[action]
                     words[n] = label(children[action])

@@ -137,7 +137,11 @@ class SearchDocument(TypedDict):
     iterations: Annotated[list[Iteration], "at most T; fewer if nothing was left to expand"]
     q: Annotated[list[float | None], "A Q-values of the finished tree; null for invalid actions"]
     action: Annotated[int, "the best one"]
-    best_path: Annotated[list[int], "ids from the root to the best leaf below that action"]
+    best_path: Annotated[
+        list[int],
+        "ids from the root to the best leaf below that action; behind a node that is the same place as "
+        "another, the path goes on below that one",
+    ]
     scene: Annotated[Scene | None, "what the solver saw, if it can be shown"]
 
 
@@ -226,7 +230,7 @@ def _check_tree(document: SearchDocument) -> None:
         _require(fits, f"iterations[{t - 1}] does not fit the tree")
     path = document["best_path"]
     follows = bool(path) and path[0] == 0 and all(0 < n < len(nodes) for n in path[1:])
-    follows = follows and all(nodes[n]["parent"] == m for m, n in pairwise(path))
+    follows = follows and all(nodes[n]["parent"] in (m, nodes[m]["same_as"]) for m, n in pairwise(path))
     follows = follows and len(path) > 1 and nodes[path[1]]["action"] == document["action"]
     _require(follows, "best_path must lead from the root down the tree, by the best action first")
     _require(len(document["q"]) == actions, f"q must have {actions} entries, got {len(document['q'])}")

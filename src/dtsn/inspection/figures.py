@@ -118,7 +118,10 @@ def _draw_links(axes: Axes, tree: _Tree) -> None:
     place = np.stack([_columns(tree.parent), -tree.depth], axis=1)  # [N, 2] x, y
     ends = np.stack([place[tree.parent[1:]], place[1:]], axis=1)  # [N − 1, 2, 2]
     axes.add_collection(LineCollection(list(ends), colors="#b9bec7", linewidths=1, zorder=1))
-    axes.plot(*place[tree.best].T, color=tree.colour, linewidth=4, zorder=2, solid_capstyle="round")
+    for n in tree.best[1:]:
+        axes.plot(
+            *place[[tree.parent[n], n]].T, color=tree.colour, linewidth=4, zorder=2, solid_capstyle="round"
+        )
     small = len(tree) > MANY
     order = np.argsort(tree.inner, kind="stable")  # expanded nodes above leaves
     sizes = np.where(tree.inner, 150, 40) / (4 if small else 1)

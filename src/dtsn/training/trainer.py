@@ -27,6 +27,7 @@ from dtsn.data.dataset import Dataset, grid_symmetries
 from dtsn.settings import config_from_dict, flat
 from dtsn.solvers.solver import Solver
 from dtsn.storage import RunLock, replace_durably
+from dtsn.training import schedule
 
 T = TypeVar("T")
 Validate = Callable[[Solver], float]  # a score of the solver as it is: higher is better
@@ -85,7 +86,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         loss = self.solver.loss(
-            batch, iterations=1 if step < config.search_warmup else None, generator=self.generator
+            batch,
+            iterations=schedule.iterations(config, step),
+            generator=self.generator,
+            conservative_ramp=schedule.conservative_ramp(config, step),
         )
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]

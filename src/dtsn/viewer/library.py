@@ -20,13 +20,13 @@ import gymnasium
 from starlette.exceptions import HTTPException
 
 from dtsn import pretrained
+from dtsn.checkpoint import CheckpointError, checkpoints, load_state
 from dtsn.config import SOLVERS, SolverConfig
 from dtsn.envs.navigation import MOVES
 from dtsn.envs.procgen import FRAME_SHAPE, GAMES, NUM_ACTIONS
 from dtsn.inspection.describe import check_size
 from dtsn.inspection.document import SearchDocument
 from dtsn.solvers.solver import Solver
-from dtsn.checkpoint import CheckpointError, checkpoints, load_state
 from dtsn.training.trainer import load_solver
 from dtsn.viewer.replay import GymWorld, Navigation, Procgen, World
 
@@ -88,7 +88,10 @@ class Library:
         path = self._find(name)
         folder = _checkpoint(path, step)
         self._refuse_links(folder, name)
-        changed = (folder / "state.json").stat().st_mtime_ns
+        try:
+            changed = (folder / "state.json").stat().st_mtime_ns
+        except OSError as error:
+            raise CheckpointError(f"there is no checkpoint yet: {error}") from error
         return self._load_once(path, folder, changed)
 
     def document(self, name: str) -> SearchDocument | None:
@@ -97,9 +100,7 @@ class Library:
         return self.documents.get(rest) if kind == FILE else None
 
     def _load(self, path: Path, folder: Path, _changed: int) -> Shown:
-        state = load_state(folder)
-        world = _world(state, _trained_on(path, state))
-        check_bounds(_solver_config(state), int(state["num_actions"]))
+        world = _examined(path, folder).world
         return Shown(load_solver(folder, self.device), world)
 
     def _find(self, name: str) -> Path:
@@ -161,23 +162,40 @@ def check_bounds(config: SolverConfig, actions: int) -> None:
     check_size(kind.acting_planner, iterations, config.depth, actions)
 
 
-def _described(name: str, path: Path) -> dict[str, Any]:
-    """What the list tells of a run, or why there is nothing to tell."""
+@dataclass(frozen=True)
+class _Run:
+    """What a checkpoint says of itself, as far as it can be believed."""
+
+    config: SolverConfig
+    world: World
+    trained_on: dict[str, Any]
+    step: int | None
+
+
+def _examined(path: Path, folder: Path) -> _Run:
+    """Read what a run says, whatever it says; a CheckpointError tells why it cannot be shown."""
     try:
-        folder = _checkpoint(path, None)
         state = load_state(folder)
         config, trained_on = _solver_config(state), _trained_on(path, state)
         world = _world(state, trained_on)
         check_bounds(config, int(state["num_actions"]))
-        if world.name == "procgen" and "game" not in trained_on["options"]:
-            trained_on["options"]["game"] = _likely_game(name)
-        entry = _entry(name, config, world, trained_on["options"])
-        entry["steps"] = _steps(path)
-        entry["step"] = _whole_number(state.get("step"))
-        return entry
-    except (ValueError, TypeError, KeyError, OSError, RecursionError, OverflowError) as error:
-        reason = str(error) if isinstance(error, ValueError | OSError) else f"its state.json lacks {error}"
-        return {"name": name, "problem": reason[:300]}
+        return _Run(config, world, trained_on["options"], _whole_number(state.get("step")))
+    except (KeyError, AttributeError) as error:
+        raise CheckpointError(f"its state.json lacks {error}") from error
+    except (ValueError, TypeError, OSError, RecursionError, OverflowError) as error:
+        raise CheckpointError(str(error)[:300]) from error
+
+
+def _described(name: str, path: Path) -> dict[str, Any]:
+    """What the list tells of a run, or why there is nothing to tell."""
+    try:
+        run = _examined(path, _checkpoint(path, None))
+    except CheckpointError as error:
+        return {"name": name, "problem": str(error)}
+    trained_on = run.trained_on
+    if run.world.name == "procgen" and "game" not in trained_on:
+        trained_on = {**trained_on, "game": _likely_game(name)}
+    return _entry(name, run.config, run.world, trained_on) | {"steps": _steps(path), "step": run.step}
 
 
 def _entry(

@@ -5,6 +5,7 @@ The server keeps no state, so an episode is its level, its options and the actio
 
 from __future__ import annotations
 
+import contextlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -131,7 +132,8 @@ class Navigation(World):
         usual = NavigationOptions().hall if self.size == 20 else self._halls()[0]
         chosen = {"exits": "1", "layout": layout if layout in EXIT_LAYOUTS else EXIT_LAYOUTS[0]}
         if isinstance(hall, list) and len(hall) == 2 and all(type(edge) is int for edge in hall):
-            usual = (hall[0], hall[1])
+            with contextlib.suppress(ValueError):  # of a hall that cannot be
+                usual = NavigationOptions(size=self.size, hall=(hall[0], hall[1])).hall
         return chosen | {"hall": f"{usual[0]}-{usual[1]}"}
 
     def _options(self, options: Options) -> NavigationOptions:

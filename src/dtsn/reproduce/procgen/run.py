@@ -26,7 +26,7 @@ from dtsn.spelling import did_you_mean
 EXPERT_STEPS_PER_SECOND = {"nature": 600, "impala_fast": 300, "impala": 40}
 SECONDS_PER_SAMPLE = {  # of a training step, by encoder and solver
     "nature": {"qnet": 0.5e-3, "search": 0.8e-3, "treeqn": 5e-3, "dtsn": 3e-3},
-    "impala_fast": {"qnet": 1.5e-3, "search": 1.8e-3, "treeqn": 6e-3, "dtsn": 4e-3},
+    "impala_fast": {"qnet": 1.1e-3, "search": 1.5e-3, "treeqn": 2.3e-3, "dtsn": 2.6e-3},
     "impala": {"qnet": 5e-3, "search": 7e-3, "treeqn": 9e-3, "dtsn": 8e-3},
 }
 SECONDS_PER_TEST = {"qnet": 0.1, "search": 0.4, "treeqn": 0.8, "dtsn": 0.4, "expert": 0.1, "random": 0.05}
@@ -42,8 +42,8 @@ class ProcgenCampaign:
     """cpu: what a laptop does in hours; day: better policies, longer training, some hours a game;
     paper: the paper's numbers (weeks of a GPU); tiny: to try it out"""
     solvers: tuple[str, ...] = ("qnet", "search", "treeqn", "dtsn")
-    """rows of the tables; also dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary;
-    none: only the experts"""
+    """rows of the tables; also cloning, dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary,
+    dtsn-5, dtsn-20; none: only the experts"""
     seeds: int = 1
     """training runs of each solver, seeds 0 and up"""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -277,15 +277,16 @@ def check_record(campaign: ProcgenCampaign) -> None:
 
 def _behind(numbers: Mapping[str, Any], game: str, players: Set[str]) -> dict[str, Any]:
     """The numbers of a budget, as plain data, that the rows of these players of a game depend on."""
-    known = {name: numbers[name] for name in ("mode", "levels")}
+    names = ["mode", "levels"]
+    known: dict[str, Any] = {}
     if players - {"random"}:
-        scripted = game in numbers.get("scripted", ())
-        expert = numbers.get("other_experts", {}).get(game) or numbers["expert"]
-        known |= {"scripted": scripted} | ({} if scripted else {"expert": {**expert, "game": game}})
+        known["scripted"] = game in numbers.get("scripted", ())
+        expert = numbers.get("other_experts", {}).get(game) or numbers.get("expert", {})
+        known["expert"] = {} if known["scripted"] else {**expert, "game": game}
     if players - {"random", "expert"}:
-        known |= {"keep_all": game in numbers["unfinished"], "episodes": numbers["episodes"]}
-        known["train"] = numbers["train"]
-    return known
+        names += ["episodes", "train"]
+        known["keep_all"] = game in numbers.get("unfinished", ())
+    return known | {name: numbers[name] for name in names if name in numbers}
 
 
 def write_meta(campaign: ProcgenCampaign, command: str) -> None:

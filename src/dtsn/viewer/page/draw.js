@@ -41,7 +41,8 @@ export function makeModel(search) {
   // The best path of the tree after t iterations: the backup is a maximum over evaluated leaves.
   function bestPath(t) {
     if (t === search.iterations.length) return search.best_path;
-    const leaves = nodes.filter((node) => stateOf(node, t) === "open" && node.path_value !== null);
+    const open = nodes.filter((node) => stateOf(node, t) === "open" && node.path_value !== null);
+    const leaves = open.some((node) => node.same_as === null) ? open.filter((node) => node.same_as === null) : open;
     if (!leaves.length) return [0];
     const path = [leaves.reduce((best, node) => (node.path_value > best.path_value ? node : best)).id];
     while (path[0] !== 0) path.unshift(nodes[path[0]].parent);
