@@ -36,7 +36,7 @@ class Transition(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         out: Tensor = self.net(state)
-        return out.unflatten(1, (ACTIONS, LATENT))
+        return out.view(-1, ACTIONS, LATENT)
 
 
 class Value(nn.Module):
