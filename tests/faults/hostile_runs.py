@@ -145,15 +145,9 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 }
 
 
-<<<<<<<< HEAD:tests/faults/hostile_runs.py
 def hostile_runs_in_viewer(folder: Path, _size: int) -> Outcome:
     """Put every hostile run beside a good one, and look at both."""
     result = Outcome()
-========
-def hostile_runs_in_viewer(folder: Path, size: int = 1) -> Outcome:
-    """Put every hostile run beside a good one."""
-    failures: list[str] = []
->>>>>>>> storage:tests/faults/viewer_runs.py
     for number, (name, make) in enumerate(HOSTILE.items()):
         runs = folder / str(number) / "runs"
         shutil.copytree(shipped(), runs / GOOD)
@@ -161,11 +155,7 @@ def hostile_runs_in_viewer(folder: Path, size: int = 1) -> Outcome:
         result.tried += 1
         result.failures += [f"{name!r}: {failure}" for failure in _examine(runs, name)]
         shutil.rmtree(folder / str(number))
-<<<<<<<< HEAD:tests/faults/hostile_runs.py
     return result
-========
-    return Outcome(len(HOSTILE), failures)
->>>>>>>> storage:tests/faults/viewer_runs.py
 
 
 def _examine(runs: Path, name: str) -> list[str]:

@@ -25,7 +25,6 @@ from .soak import soak
 from .syscalls import every_syscall_of_a_save
 from .untyped import untyped_errors
 from .versions import versions
-from .viewer_runs import hostile_runs_in_viewer
 
 RESULTS, PAGE = ROOT / "results/reliability.json", ROOT / "docs/reliability.md"
 
