@@ -40,12 +40,13 @@ PACKAGES: dict[str, set[str]] = {
     "experts": FOUNDATION | {"models", "envs", "data", "training"},
     "pretrained": set(),
     "evaluation": FOUNDATION | METHOD | {"envs", "experts"},
-    "plots": FOUNDATION | {"envs", "reproduce"},
-    "inspection": FOUNDATION | METHOD | {"envs", "evaluation", "plots"},
+    "drawing": FOUNDATION | {"envs"},
+    "plots": FOUNDATION | {"envs", "drawing"},
+    "inspection": FOUNDATION | METHOD | {"envs", "evaluation", "drawing", "plots"},
     "viewer": FOUNDATION | METHOD | {"envs", "experts", "evaluation", "inspection", "pretrained", "training"},
     "reproduce": FOUNDATION
     | METHOD
-    | {"envs", "data", "experts", "training", "evaluation", "inspection", "plots"},
+    | {"envs", "data", "experts", "training", "evaluation", "inspection", "drawing", "plots"},
 }
 PACKAGES["bench"] = {*PACKAGES} - {"viewer"}
 PACKAGES["cli"] = {*PACKAGES, "cli"}
@@ -60,6 +61,7 @@ WITHOUT_TORCH = {
     "settings",
     "spelling",
     "storage",
+    "drawing",
     "plots",
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,14 @@ import pytest
 from dtsn.envs.procgen import GAMES, load_envpool
 from dtsn.reproduce.experiments import PROCGEN_BUDGETS
 from dtsn.reproduce.navigation import run as navigation
-from dtsn.reproduce.procgen.run import ProcgenCampaign, check_record, run_game, write_curve, write_meta
+from dtsn.reproduce.procgen.run import (
+    ProcgenCampaign,
+    behaviour_policy,
+    check_record,
+    run_game,
+    write_curve,
+    write_meta,
+)
 from dtsn.settings import plain
 
 
@@ -180,8 +188,45 @@ def test_records_refuse_rows_of_another_expert(tmp_path, monkeypatch):
     check_record(first)  # maze's is as it was
     first.rows_path("leaper", "expert", 0).parent.mkdir(parents=True)
     first.rows_path("leaper", "expert", 0).touch()
-    with pytest.raises(ValueError, match=r"leaper's expert\.steps is 2048, not 1024"):
+    with pytest.raises(ValueError, match=r"leaper has rows.*expert\.steps is 2048, not 1024"):
         check_record(first)
+
+
+def test_rows_of_experts_do_not_depend_on_how_solvers_are_trained(tmp_path, monkeypatch):
+    first = campaign(tmp_path)
+    write_meta(first, "dtsn one")
+    longer = replace(first.numbers, train=replace(first.numbers.train, steps=5), unfinished=())
+    monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", longer)
+    for player, match in (("random", None), ("expert", None), ("qnet", "keep_all is False, not True")):
+        first.rows_path("leaper", player, 0).parent.mkdir(parents=True)
+        first.rows_path("leaper", player, 0).touch()
+        if match is None:
+            check_record(first)
+        else:
+            with pytest.raises(ValueError, match=match):
+                check_record(first)
+    monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", replace(longer, scripted=("leaper",)))
+    with pytest.raises(ValueError, match="scripted is True, not False"):
+        check_record(first)
+
+
+def test_experts_alone_and_kept_for_a_clone(tmp_path, monkeypatch):
+    need_envpool()
+    monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", replace(PROCGEN_BUDGETS["tiny"], scripted=("maze",)))
+    alone = campaign(tmp_path, games=("leaper", "maze"), solvers=())
+    for game in alone.games:
+        run_game(alone, game, lambda line: None)
+        assert alone.is_done(game)
+    assert behaviour_policy(alone, "leaper").kind == "ppg"
+    assert behaviour_policy(alone, "maze").kind == "scripted"
+    assert not alone.expert_path("maze").exists()
+    path = alone.rows_path("leaper", "expert", 0)
+    rows = path.read_bytes()
+    path.unlink()
+    shutil.rmtree(alone.runs)  # which a clone has not
+    run_game(alone, "leaper", lambda line: None)
+    assert path.read_bytes() == rows
+    assert not alone.metrics_path("leaper").exists()  # not trained again
 
 
 def test_settings_of_records_are_json():

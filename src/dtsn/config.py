@@ -335,6 +335,5 @@ PPG_CPU = PPGConfig(
     shared=True,
     encoder="nature",
     entropy_weight=0.003,
-    precision="bfloat16",
     gradient_clip=1.0,
 )

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from dtsn.arrays import Ints
+from dtsn.arrays import Float64s, Ints
 
 
 def hashed_integers(seeds: Ints, number: int, below: int) -> Ints:
@@ -22,3 +22,9 @@ def hashed_integers(seeds: Ints, number: int, below: int) -> Ints:
     stream = mix(seeds.astype(u64) + u64(gamma))
     bits = mix(stream + u64((number + 1) * gamma % 2**64))
     return (bits % u64(below)).astype(np.int64)  # the bias of the modulo, below / 2^64, is negligible
+
+
+def hashed_uniforms(seed: int, episodes: Ints, steps: Ints) -> Float64s:
+    """A number in [0, 1) for each row ``[B]``, by (seed, episode, step) alone."""
+    streams = hashed_integers(np.asarray(episodes), seed, 2**62)
+    return hashed_integers(streams + steps, 0, 2**53) / 2**53

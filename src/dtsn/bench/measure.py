@@ -28,7 +28,7 @@ from dtsn.config import NetworkConfig, SolverConfig
 from dtsn.models.build import make_world_model
 from dtsn.models.heads import MapHead
 from dtsn.models.world_model import WorldModel
-from dtsn.reproduce.experiments import NAVIGATION
+from dtsn.reproduce.navigation.variants import NAVIGATION
 from dtsn.search import best_first_search
 from dtsn.solvers import losses
 from dtsn.solvers.solver import Solver

@@ -62,7 +62,7 @@ def collect_procgen(
     game: str = "coinrun",
     mode: str = "easy",
     expert: Path | None = None,
-    policy: Literal["expert", "random"] = "expert",
+    policy: Literal["expert", "scripted", "random"] = "expert",
     out: Path | None = None,
     episodes: int = 1000,
     keep: Keep = "successful",
@@ -83,7 +83,7 @@ def collect_procgen(
         game: one of the 16 games.
         mode: easy, or hard as the paper's data; the one that the expert has learned.
         expert: a run folder of dtsn expert; runs/expert-GAME if not given.
-        policy: the expert, its actions sampled, or random actions to try things out.
+        policy: the trained expert, its actions sampled; scripted, which there is for maze; or random.
         out: the HDF5 file to write; data/GAME.h5 if not given.
         episodes: to keep.
         keep: only episodes that completed their level, as the paper does, or all.
@@ -96,6 +96,7 @@ def collect_procgen(
     """
     from dtsn.envs.procgen import ProcgenOptions
     from dtsn.experts import collect as collection
+    from dtsn.experts.behaviour import BehaviourPolicy, scripted_expert
     from dtsn.experts.ppg import load_expert
 
     prepare(threads)
@@ -106,7 +107,11 @@ def collect_procgen(
         raise ValueError(
             f"{folder}: no such folder; dtsn expert procgen --game {game} --mode {mode} trains one"
         )
-    player = None if policy == "random" else load_expert(folder, pick_device(device))
+    player: BehaviourPolicy | None = None
+    if policy == "expert":
+        player = load_expert(folder, pick_device(device))
+    elif policy == "scripted":
+        player = scripted_expert(options)
     with progress(f"collecting {episodes} {game} episodes") as update:
         try:
             collection.collect_procgen(

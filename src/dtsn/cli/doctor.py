@@ -81,7 +81,8 @@ def _machine() -> Iterator[Finding]:
 def _shipped(name: str, device: str) -> Finding:
     """Load a shipped solver and let it play: a wrong build of torch would show here."""
     from dtsn.envs.navigation import NavigationOptions
-    from dtsn.evaluation.episodes import evaluate_navigation, first_levels
+    from dtsn.evaluation.levels import first_levels
+    from dtsn.evaluation.navigation import evaluate_navigation
     from dtsn.training.trainer import load_solver
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,8 +15,10 @@ from dtsn.envs.navigation import NavigationOptions
 from dtsn.processes import prepare
 from dtsn.reproduce.records import read_record
 
+PLAN_LEVELS = 500  # on which plans are checked, of those that are played
+
 if TYPE_CHECKING:
-    from dtsn.evaluation.episodes import NavigationRow
+    from dtsn.evaluation.rows import NavigationRow
     from dtsn.solvers.solver import Solver
 
 
@@ -48,21 +51,33 @@ def eval_(
         device: auto takes CUDA where there is one.
         threads: small networks are fastest with one.
     """
-    from dtsn.evaluation.episodes import write_rows
+    from dtsn.evaluation.levels import unseen_levels
+    from dtsn.evaluation.plans import evaluate_plans, plans_text
+    from dtsn.evaluation.rows import rows_path, write_rows
 
     prepare(threads)
     solver = load(run, device, act_iterations=iterations, act_rule=rule)
-    layout = exit_layout or (trained_on(run) if run else {}).get("exit_layout", "independent")
+    halls = trained_halls(run)
+    halls = replace(halls, exit_layout=exit_layout or halls.exit_layout)
+    layout = halls.exit_layout
     what = f"{levels} {split} levels, exits {layout}"
     table = make_table(f"{solver.config.name}, T = {solver.act_iterations}, {what}")
     out = out or (run / "evaluation" if run else None)
     unusual = circumstances(layout, rule, split, seed)
+    notes = []
     for exits in (2, 1):
-        options = NavigationOptions(exits=exits, exit_layout=layout)
+        options = replace(halls, exits=exits)
         rows = play_scenario(table, f"{exits} exit{'s' * (exits - 1)}", solver, split, levels, options, seed)
         if out is not None:
-            write_rows(out / f"exits-{exits}-T{solver.act_iterations}{unusual}.csv.gz", rows)
+            write_rows(rows_path(out, f"exits-{exits}-T{solver.act_iterations}{unusual}"), rows)
+        plans = evaluate_plans(
+            solver, unseen_levels(split, min(levels, PLAN_LEVELS), options), options, seed=seed
+        )
+        notes.append(f"{exits} exit{'s' * (exits - 1)}: {plans_text(plans)}")
+        if out is not None:
+            write_rows(rows_path(out, f"plans-exits-{exits}-T{solver.act_iterations}{unusual}"), plans)
     console().print(table)
+    console().print("\n".join(notes))
     of = f" {run}" if run else ""
     done(
         f"wrote {out}" if out else "nothing written",
@@ -87,10 +102,12 @@ def play_scenario(
     paper: str = "",
 ) -> list[NavigationRow]:
     """Play the first levels of a split with a progress bar; the outcome is a line of the table."""
-    from dtsn.evaluation.episodes import evaluate_navigation, first_levels
+    from dtsn.evaluation.levels import unseen_levels
+    from dtsn.evaluation.navigation import evaluate_navigation
 
     with progress(title) as update:
-        rows = evaluate_navigation(solver, first_levels(split, levels), options, seed=seed, progress=update)
+        seeds = unseen_levels(split, levels, options)
+        rows = evaluate_navigation(solver, seeds, options, seed=seed, progress=update)
     add_result(table, title, rows, paper)
     return rows
 
@@ -128,8 +145,9 @@ def eval_procgen(
     import numpy as np
 
     from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, split_range
-    from dtsn.evaluation.episodes import evaluate_procgen, solver_policy, write_rows
-    from dtsn.reproduce.markdown import NORMAL
+    from dtsn.evaluation.procgen import evaluate_procgen, solver_policy
+    from dtsn.evaluation.rows import rows_path, write_rows
+    from dtsn.reproduce.statistics import NORMAL
 
     prepare(threads)
     solver = load(run, device, act_iterations=iterations, act_rule=rule)
@@ -156,8 +174,15 @@ def eval_procgen(
         f"mean score {scores.mean():.2f} ± {half:.2f} (95%), {complete:.0%} completed"
     )
     unusual = circumstances("", rule, split, seed)
-    path = (out or run / "evaluation") / f"{game}-{mode}-T{solver.act_iterations}{unusual}.csv.gz"
+    path = rows_path(out or run / "evaluation", f"{game}-{mode}-T{solver.act_iterations}{unusual}")
     done(f"wrote {write_rows(path, rows)}", "dtsn reproduce procgen (all solvers, with a report)")
+
+
+def trained_halls(run: Path | None) -> NavigationOptions:
+    """The halls that a run was trained in; the default ones where it does not say."""
+    said: dict[str, Any] = dict(trained_on(run)) if run else {}
+    known = {field.name: said[field.name] for field in fields(NavigationOptions) if field.name in said}
+    return NavigationOptions(**known | ({"hall": tuple(known["hall"])} if "hall" in known else {}))
 
 
 def trained_on(run: Path) -> dict[str, str]:

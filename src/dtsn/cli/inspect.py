@@ -14,7 +14,7 @@ from dtsn.cli.terminal import console, done, progress
 from dtsn.config import Rule
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.processes import prepare
-from dtsn.reproduce.navigation.run import SHOWN_LEVEL
+from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
 
 if TYPE_CHECKING:
     from dtsn.inspection.document import Document

@@ -17,8 +17,9 @@ from dtsn.cli.train import train
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.pretrained import shipped
 from dtsn.processes import prepare
-from dtsn.reproduce.experiments import NAVIGATION
-from dtsn.reproduce.navigation.run import SHOWN_LEVEL, Campaign
+from dtsn.reproduce.navigation.plan import Campaign
+from dtsn.reproduce.navigation.variants import NAVIGATION, SHOWN_LEVEL, VARIANTS
+from dtsn.reproduce.paper import PAPER_NAVIGATION
 from dtsn.reproduce.procgen.run import ProcgenCampaign
 
 
@@ -26,11 +27,11 @@ def reproduce(
     domain: tyro.conf.Positional[Domain] = "navigation",
     campaign: Annotated[Campaign, tyro.conf.arg(name="")] = Campaign(),  # noqa: B008 (frozen)
     jobs: int = 2,
-    figures: Path = Path("docs/figures"),
+    figures: Path = Path("report/figures"),
 ) -> None:
     """Train and test everything behind the paper's tables; stop it at any time and start it again.
 
-    Example: dtsn reproduce navigation --jobs 2 --seeds 3
+    Example: dtsn reproduce navigation --variants main --jobs 2
 
     Args:
         domain: which experiments.
@@ -38,21 +39,23 @@ def reproduce(
         jobs: single-threaded runs side by side; at most one per core pays.
         figures: folder for the pictures that need trained solvers.
     """
-    from dtsn.reproduce.navigation.run import check_record, draw_figures, run_campaign, write_meta
+    from dtsn.reproduce.jobs import LocalProcesses
+    from dtsn.reproduce.navigation.pictures import draw_figures
+    from dtsn.reproduce.navigation.run import estimate_hours, run_campaign
 
     at_least_one(jobs=jobs)
     pick_device(campaign.device)  # an error now rather than in every run
-    check_record(campaign)
+    campaign.check_record()
     tasks = campaign.tasks()
-    waiting = [task for task in tasks if not campaign.is_done(*task)]
+    waiting = [task for task in tasks if not campaign.is_done(task)]
+    cost = f": about {estimate_hours(campaign):.1f} hours of one core" if waiting else ""
     console().print(
-        f"{len(waiting)} of {len(tasks)} runs to do, {jobs} at a time; "
-        "on one core a run takes 5 to 20 minutes"
+        f"{len(waiting)} of {len(tasks)} runs to do, {jobs} at a time{cost}; logs in {campaign.runs}"
     )
     if waiting:
-        write_meta(campaign, command_line())
-    ends = run_campaign(campaign, jobs)
-    report_ends("runs", len(waiting), ((f"{variant} seed {seed}", end) for variant, seed, end in ends))
+        campaign.write_record(command_line())
+    ends = run_campaign(campaign, LocalProcesses(jobs))
+    report_ends("runs", len(waiting), ((f"{task.variant} seed {task.seed}", end) for task, end in ends))
     draw_figures(campaign, figures)
     done(f"wrote {campaign.results}", f"dtsn report --results {campaign.results.parent}")
 
@@ -113,42 +116,37 @@ def report_ends(title: str, total: int, ends: Iterable[tuple[str, str]]) -> None
 
 def report(
     results: Path = Path("results"),
-    out: Path = Path("docs/results.md"),
+    out: Path = Path("report/results.md"),
     budget: Literal["cpu", "paper", "tiny"] = "cpu",
 ) -> None:
     """Rebuild the tables and figures from the raw rows; trains and plays nothing.
 
-    Writes a Markdown page for Navigation and one for Procgen, as far as there are rows, and all in one HTML
-    file that needs no other.
+    Writes a Markdown page for Navigation and one for Procgen, as far as there are rows.
 
-    Example: dtsn report --results results --out docs/results.md
+    Example: dtsn report --results results --out report/results.md
 
     Args:
         results: folder with the raw rows of dtsn reproduce.
         out: Markdown file to write; its figures go to figures/ beside it, procgen-results.md too.
         budget: of the Procgen rows to show; other budgets than cpu have pages and figures of their own.
     """
-    from dtsn.reproduce.markdown import write_html
     from dtsn.reproduce.navigation.report import build_navigation_report
     from dtsn.reproduce.procgen.report import build_procgen_report
 
-    written, pages = [], []
+    written: list[Path] = []
     if (results / "navigation" / "rows").is_dir():
         written += build_navigation_report(results, out)
-        pages.append(out)
     suffix = "" if budget == "cpu" else f"-{budget}"
     page = out.with_name(f"procgen-results{suffix}.md")
     if more := build_procgen_report(results, page, budget):
         written += more
-        pages.append(page)
     elif (results / "procgen" / "rows").is_dir():
         console().print(f"no rows of the {budget} budget in {results / 'procgen' / 'rows'}: see --budget")
-    if not pages:
+    if not written:
         raise ValueError(
             f"{results} has no rows of navigation or procgen ({budget} budget): dtsn reproduce makes them"
         )
-    html = write_html(out.with_name(f"{out.stem}{suffix}.html"), pages, "dtsn: results")
-    done("wrote " + ", ".join(map(str, [*written, html])), f"open {html}")
+    done("wrote " + ", ".join(map(str, written)), f"read {written[-1]}")
 
 
 def demo(out: Path = Path("demo"), levels: int = 2000, steps: int = 500, device: Device = "auto") -> None:
@@ -165,9 +163,9 @@ def demo(out: Path = Path("demo"), levels: int = 2000, steps: int = 500, device:
         steps: of the small training run.
         device: auto takes CUDA where there is one.
     """
-    from dtsn.evaluation.episodes import evaluate_navigation, first_levels
-    from dtsn.reproduce.experiments import NAVIGATION_VARIANTS, PAPER_NAVIGATION
-    from dtsn.reproduce.navigation.run import draw_search
+    from dtsn.evaluation.levels import unseen_levels
+    from dtsn.evaluation.navigation import evaluate_navigation
+    from dtsn.reproduce.navigation.pictures import draw_search
     from dtsn.training.trainer import has_run
 
     prepare()
@@ -175,16 +173,16 @@ def demo(out: Path = Path("demo"), levels: int = 2000, steps: int = 500, device:
     table = make_table(f"{levels} unseen halls each; trained on 1000 trajectories with two exits only")
     for exits in (2, 1):
         for name, solver in solvers.items():
-            title = f"{NAVIGATION_VARIANTS[name].title}, {exits} exit{'s' * (exits - 1)}"
+            title = f"{VARIANTS[name].title}, {exits} exit{'s' * (exits - 1)}"
             paper = f"{PAPER_NAVIGATION[name, exits, 10].success}%"
             play_scenario(table, title, solver, "test", levels, NavigationOptions(exits=exits), paper=paper)
     console().print(table)
-    picture = draw_search(solvers["dtsn"], SHOWN_LEVEL, out / "search.png")
+    picture = draw_search(solvers["dtsn"], SHOWN_LEVEL, NavigationOptions(exits=1), out / "search.png")
     console().print(f"the search tree of one decision: {picture}")
     config = replace(NAVIGATION, steps=steps, search_warmup=steps // 2)
     run = out / "run"
     train(config, data=out / "navigation.h5", run=run, resume=has_run(run), device=device)
-    rows = evaluate_navigation(load(run, device), first_levels("validation", 200), NavigationOptions())
+    rows = evaluate_navigation(load(run, device), unseen_levels("validation", 200), NavigationOptions())
     rate = sum(row.success for row in rows) / len(rows)
     console().print(f"after {steps} steps the new D-TSN solves {100 * rate:.0f}% of 200 halls with two exits")
     done(f"wrote {out}", "dtsn train (a full run), dtsn reproduce navigation (the paper's tables)")

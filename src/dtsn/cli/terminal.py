@@ -45,7 +45,7 @@ def make_table(title: str) -> Any:
 
 def add_result(table: Any, title: str, rows: list[Any], paper: str = "") -> None:
     """A line of a table of Navigation results."""
-    from dtsn.reproduce.navigation.report import wilson
+    from dtsn.reproduce.statistics import wilson
 
     count = len(rows)
     success, collision = sum(r.success for r in rows), sum(r.collision for r in rows)

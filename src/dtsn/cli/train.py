@@ -15,7 +15,8 @@ from dtsn.cli.terminal import console, done, progress, stopped
 from dtsn.config import PPG_CPU, PPGConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.processes import prepare
-from dtsn.reproduce.experiments import NAVIGATION, PROCGEN_BUDGETS
+from dtsn.reproduce.navigation.variants import NAVIGATION
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 
 if TYPE_CHECKING:
     from dtsn.solvers.solver import Solver
@@ -137,7 +138,8 @@ def follow(
 
 def navigation_score(header: dict[str, Any], levels: int) -> Callable[[Solver], float]:
     """Success on the first validation levels, of the kind that a Navigation data set was collected on."""
-    from dtsn.evaluation.episodes import evaluate_navigation, first_levels
+    from dtsn.evaluation.levels import first_levels
+    from dtsn.evaluation.navigation import evaluate_navigation
 
     if header["env_id"] != "dtsn/Navigation-v0":
         raise ValueError(f"--validate-levels needs data of Navigation, not {header['env_id']}: leave it out")

@@ -1,1 +1,1 @@
-"""Evaluation: batched roll-outs, one row per episode."""
+"""Evaluation: batched roll-outs, plans against the real hall, and the rows they leave on disk."""

@@ -17,9 +17,9 @@ from dtsn.config import Keep
 from dtsn.data.dataset import Dataset, DatasetError, DatasetWriter, Episode
 from dtsn.envs.navigation import MOVES, SPLITS, NavigationOptions, make_levels, observe, step
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, Policy, ProcgenOptions, play_levels, split_range
-from dtsn.experts.ppg import Expert, uniforms
+from dtsn.experts.behaviour import BehaviourPolicy
 from dtsn.experts.value_iteration import expert_actions, optimal_q, optimal_values
-from dtsn.randomness import hashed_integers
+from dtsn.randomness import hashed_integers, hashed_uniforms
 from dtsn.storage import RunLock, replace_durably
 
 Progress = Callable[
@@ -53,7 +53,7 @@ def collect_navigation(
         raise ValueError(f"seed is {seed}; it must not be negative")
 
     rng = np.random.default_rng(seed)
-    seeds = np.sort(rng.choice(end - first, episodes, replace=False, shuffle=False)) + first
+    seeds = _drawn_levels(rng, split, episodes)
     with DatasetWriter(
         path,
         env_id="dtsn/Navigation-v0",
@@ -70,6 +70,16 @@ def collect_navigation(
             if progress is not None:
                 progress(min(done + LEVELS_AT_ONCE, episodes), episodes)
     return writer.path
+
+
+def expert_levels(episodes: int = 1000, split: str = "train", seed: int = 0) -> Ints:
+    """The levels ``[episodes]`` that :func:`collect_navigation` plays."""
+    return _drawn_levels(np.random.default_rng(seed), split, episodes)
+
+
+def _drawn_levels(rng: np.random.Generator, split: str, episodes: int) -> Ints:
+    first, end = SPLITS[split]
+    return np.sort(rng.choice(end - first, episodes, replace=False, shuffle=False)) + first
 
 
 def play_navigation(seeds: Ints, options: NavigationOptions, rng: np.random.Generator) -> Iterator[Episode]:
@@ -101,17 +111,10 @@ def play_navigation(seeds: Ints, options: NavigationOptions, rng: np.random.Gene
         )
 
 
-def _described(expert: Expert) -> dict[str, Any]:
-    known: dict[str, Any] = {"steps": expert.step, "sha256": expert.sha256}
-    if expert.config.action_repeat > 1:
-        known["action_repeat"] = expert.config.action_repeat
-    return known
-
-
 def collect_procgen(
     path: str | Path,
     options: ProcgenOptions,
-    expert: Expert | None,
+    expert: BehaviourPolicy | None,
     *,
     episodes: int = 1000,
     keep: Keep = "successful",
@@ -139,8 +142,8 @@ def collect_procgen(
     if keep not in ("successful", "all"):
         raise ValueError(f"keep is {keep!r}; choose successful or all")
     split_range("train", num_levels)
-    if expert is not None and (expert.config.game, expert.config.mode) != (options.game, options.mode):
-        theirs, ours = (f"{x.game} ({x.mode})" for x in (expert.config, options))
+    if expert is not None and expert.options != options:
+        theirs, ours = (f"{x.game} ({x.mode})" for x in (expert.options, options))
         raise ValueError(f"the expert plays {theirs}, not {ours}: give an expert of the same game and mode")
     header: dict[str, Any] = {
         "env_id": "dtsn/Procgen-v0",
@@ -149,8 +152,8 @@ def collect_procgen(
         "observation_shape": FRAME_SHAPE,
         "discount": discount,
         "provenance": {
-            "policy": "random" if expert is None else "ppg",
-            "expert": None if expert is None else _described(expert),
+            "policy": "random" if expert is None else expert.kind,
+            "expert": None if expert is None else expert.description(),
             "keep": keep,
             "split": "train",
             "num_levels": num_levels,
@@ -178,7 +181,7 @@ def collect_procgen(
 def _play_procgen(
     parts: _Parts,
     options: ProcgenOptions,
-    expert: Expert | None,
+    expert: BehaviourPolicy | None,
     episodes: int,
     keep: Keep,
     num_levels: int,
@@ -224,7 +227,7 @@ def random_policy(seed: int) -> Policy:
     """Uniformly random actions by (seed, episode, step) alone."""
 
     def act(frames: Bytes, numbers: Ints, steps: Ints) -> Ints:
-        return (uniforms(seed, numbers, steps) * NUM_ACTIONS).astype(np.int64)
+        return (hashed_uniforms(seed, numbers, steps) * NUM_ACTIONS).astype(np.int64)
 
     return act
 

@@ -32,8 +32,9 @@ from dtsn.arrays import Bytes, Ints
 from dtsn.checkpoint import CheckpointError
 from dtsn.config import NetworkConfig, PPGConfig
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, Policy, ProcgenOptions, ProcgenPool, split_range
+from dtsn.experts.behaviour import ExpertKind
 from dtsn.models.build import make_encoder
-from dtsn.randomness import hashed_integers
+from dtsn.randomness import hashed_uniforms
 from dtsn.settings import plain
 from dtsn.storage import RunLock, replace_durably
 
@@ -393,9 +394,17 @@ def _logged(learner: PhasicPolicyGradient, run: Path, lock: RunLock) -> Iterator
 class Expert:
     """A trained policy, ready to play."""
 
+    kind: ExpertKind = "ppg"
+
     def __init__(self, network: ActorCritic, config: PPGConfig, step: int, sha256: str, device: str = "cpu"):
         self.network, self.config, self.device = network.to(device).eval(), config, device
         self.step, self.sha256 = step, sha256  # environment steps it learned from; of its weights
+        self.options = ProcgenOptions(config.game, config.mode)
+
+    def description(self) -> dict[str, Any]:
+        """What tells this policy from others, to be kept with its data."""
+        held = {"action_repeat": self.config.action_repeat} if self.config.action_repeat > 1 else {}
+        return {"steps": self.step, "sha256": self.sha256} | held
 
     @torch.no_grad()
     def probabilities(self, frames: Bytes) -> np.ndarray:
@@ -414,19 +423,13 @@ class Expert:
             # Always as many rows, since the last bits of a product can depend on their number.
             rows = np.concatenate([frames, np.zeros((at_once - len(frames), *FRAME_SHAPE), np.uint8)])
             cumulative = self.probabilities(rows)[: len(frames)].cumsum(1)
-            drawn = uniforms(seed, episodes, steps)[:, None] * cumulative[:, -1:]
+            drawn = hashed_uniforms(seed, episodes, steps)[:, None] * cumulative[:, -1:]
             chosen = (cumulative <= drawn).sum(1)
             for row in np.flatnonzero(steps % self.config.action_repeat == 0):
                 held[int(episodes[row])] = int(chosen[row])
             return np.array([held[int(episode)] for episode in episodes])
 
         return act
-
-
-def uniforms(seed: int, episodes: Ints, steps: Ints) -> np.ndarray:
-    """A number in [0, 1) for each row ``[B]``, by (seed, episode, step) alone."""
-    streams = hashed_integers(np.asarray(episodes), seed, 2**62)
-    return hashed_integers(streams + steps, 0, 2**53) / 2**53
 
 
 def load_expert(folder: str | Path, device: str = "cpu") -> Expert:
@@ -442,6 +445,18 @@ def load_expert(folder: str | Path, device: str = "cpu") -> Expert:
     network = ActorCritic(config)
     _load_weights(network, path, state)
     return Expert(network, config, int(state["step"]), state["files"]["model.safetensors"], device)
+
+
+def export_expert(run: Path, out: Path) -> Path:
+    """Write the newest policy of a run alone: what it takes to play, not to go on learning."""
+    newest = checkpoint.latest_checkpoint(run / "checkpoints")
+    if newest is None:
+        raise CheckpointError(f"{run} has no checkpoint")
+    state = checkpoint.load_state(newest)
+    kept = {name: value for name, value in state.items() if name not in ("format", "format_version", "files")}
+    return checkpoint.save_checkpoint(
+        out, {"model": checkpoint.load_tensors_of(newest, "model", state)}, kept
+    )
 
 
 def _load_weights(network: ActorCritic, path: Path, state: dict[str, Any]) -> None:

@@ -43,7 +43,8 @@ from numpy.typing import ArrayLike, NDArray
 from dtsn.config import Rule
 from dtsn.envs.navigation import ACTION_NAMES, MOVES, NavigationOptions, make_levels, observe, step
 from dtsn.envs.procgen import ACTION_NAMES as PROCGEN_ACTIONS
-from dtsn.evaluation.episodes import procgen_noise, search_noise, trace_navigation
+from dtsn.evaluation.navigation import search_noise, trace_navigation
+from dtsn.evaluation.procgen import procgen_noise
 from dtsn.search import SearchTree
 from dtsn.solvers.solver import Solver
 from dtsn.storage import replace_durably

@@ -1,320 +1,169 @@
-"""Train and test the variants of a table, resumably, several single-threaded runs side by side."""
+"""Train and test the variants of Navigation's tables, resumably, several runs side by side.
+
+``python -m dtsn.reproduce.navigation.run SETTINGS VARIANT SEED`` is one job: it trains from the last
+checkpoint if there is one, tests, and skips rows that exist.
+"""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import json
-import math
 import sys
 import time
-import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import torch
+
+from dtsn.batch import Batch
 from dtsn.config import TrainConfig
-from dtsn.envs.navigation import SPLITS
-from dtsn.processes import Job, prepare, run_jobs
-from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
-from dtsn.reproduce.records import read_record, write_record
-from dtsn.settings import difference, plain
-from dtsn.spelling import did_you_mean
+from dtsn.data.dataset import Dataset
+from dtsn.envs.navigation import NavigationOptions
+from dtsn.evaluation.levels import unseen_levels
+from dtsn.evaluation.navigation import ROWS_AT_ONCE, evaluate_navigation
+from dtsn.evaluation.plans import evaluate_plans
+from dtsn.evaluation.rows import Scenario, write_rows
+from dtsn.experts.collect import collect_navigation
+from dtsn.processes import prepare
+from dtsn.reproduce.jobs import Executor, Job
+from dtsn.reproduce.navigation.curves import Curve
+from dtsn.reproduce.navigation.plan import Campaign, Task
+from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant
+from dtsn.solvers.solver import Solver
+from dtsn.training.trainer import Trainer, has_run, load_solver, train_run
 
-VALIDATION_LEVELS = 500
-SHOWN_LEVEL = 2_000_003  # of the test split: its way out is not the way to the goal
-
-if TYPE_CHECKING:
-    from dtsn.solvers.solver import Solver
-
-
-@dataclass(frozen=True)
-class Campaign:
-    """What to run and where to put it."""
-
-    variants: tuple[str, ...] = tuple(name for name, row in NAVIGATION_VARIANTS.items() if row.tested)
-    """rows of the tables; weights-q-0.01-raw and the like search loss weights, on validation levels alone"""
-    seeds: int = 3
-    """training runs of each of the four solvers, seeds 0 and up"""
-    ablation_seeds: int = 1
-    """training runs of every other variant"""
-    steps: int | None = None
-    """optimiser steps of every run; each variant's own if not given"""
-    levels: int = 10_000
-    """test levels per scenario"""
-    validate_every: int = 500
-    """steps between points of the learning curves (validation levels)"""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """of every run"""
-    results: Path = Path("results/navigation")
-    """raw rows and curves: small, worth keeping"""
-    runs: Path = Path("runs/navigation")
-    """checkpoints and logs: large"""
-
-    def __post_init__(self) -> None:
-        if not self.variants:
-            raise ValueError("give at least one variant")
-        for name in self.variants:
-            if name not in NAVIGATION_VARIANTS:
-                hint = did_you_mean(name, NAVIGATION_VARIANTS)
-                raise ValueError(
-                    f"unknown variant {name!r}, choose from {', '.join(NAVIGATION_VARIANTS)}{hint}"
-                )
-        for name in ("seeds", "ablation_seeds", "steps", "levels", "validate_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        first, end = SPLITS["test"]
-        if self.levels > end - first:
-            raise ValueError(f"levels must be at most the {end - first} test levels, got {self.levels}")
-
-    def tasks(self) -> list[tuple[str, int]]:
-        """(variant, seed) of every run, the four solvers first, one seed of each before the next."""
-        main = [name for name in self.variants if name in ("dtsn", "qnet", "treeqn", "search")]
-        rest = [name for name in self.variants if name not in main]
-        return [(name, seed) for seed in range(self.seeds) for name in main] + [
-            (name, seed) for seed in range(self.ablation_seeds) for name in rest
-        ]
-
-    def config(self, variant: str, seed: int) -> TrainConfig:
-        """The training run of a task."""
-        config = NAVIGATION_VARIANTS[variant].config(seed)
-        return config if self.steps is None else replace(config, steps=self.steps)
-
-    def rows_path(self, variant: str, seed: int, exits: int, iterations: int) -> Path:
-        """Where the test rows of a run go."""
-        return self.results / "rows" / variant / f"seed-{seed}" / f"exits-{exits}-T{iterations}.csv.gz"
-
-    def curve_path(self, variant: str, seed: int) -> Path:
-        """Where the learning curve of a run goes."""
-        return self.results / "curves" / variant / f"seed-{seed}.csv"
-
-    def missing(self, variant: str, seed: int) -> list[tuple[int, int]]:
-        """(exits, iterations) of the tests that a run still owes."""
-        row = NAVIGATION_VARIANTS[variant]
-        if not row.tested:
-            return []
-        more = row.act_iterations if seed == 0 else ()  # they take most of the time
-        tests = [(exits, t) for t in (row.solver.iterations, *more) for exits in (2, 1)]
-        counts = {test: _count_rows(self.rows_path(variant, seed, *test)) for test in tests}
-        trained = max(_Curve(self.curve_path(variant, seed)).steps(), default=None)
-        steps = self.config(variant, seed).steps
-        if max(counts.values()) > 0 and trained not in (None, steps):
-            raise ValueError(
-                f"{self.results} has rows of {variant} seed {seed} after {trained:.0f} steps, "
-                f"not {steps}: use --steps of that number or another --results folder"
-            )
-        return [test for test in tests if counts[test] != self.levels]
-
-    def is_done(self, variant: str, seed: int) -> bool:
-        """Whether nothing of a run is left to do."""
-        if NAVIGATION_VARIANTS[variant].tested:
-            return not self.missing(variant, seed)
-        trained = max(_Curve(self.curve_path(variant, seed)).steps(), default=None)
-        return trained == self.config(variant, seed).steps
+DECISIONS = 25  # of an episode, roughly: short ways, and some that time out
+PROBE_STEPS = 2  # of training, to tell what a run costs
 
 
-def _count_rows(path: Path) -> int:
-    """Episodes in a file of rows; 0 without one that can be read."""
-    try:
-        with gzip.open(path) as rows:
-            return sum(block.count(b"\n") for block in iter(lambda: rows.read(2**20), b"")) - 1
-    except (OSError, EOFError, zlib.error):
-        return 0
+def run_campaign(campaign: Campaign, executor: Executor) -> Iterator[tuple[Task, str]]:
+    """Run what is missing; yields (task, outcome) as they end.
 
-
-def run_campaign(campaign: Campaign, jobs: int = 2) -> Iterator[tuple[str, int, str]]:
-    """Run what is missing, ``jobs`` processes at a time; yields (variant, seed, outcome) as they end.
-
-    Closing the generator stops the processes; each resumes from its last checkpoint the next time.
+    Closing the generator stops the jobs; each resumes from its last checkpoint the next time.
     """
+    waiting = [task for task in campaign.tasks() if not campaign.is_done(task)]
+    for task in waiting:
+        collect_data(campaign.runs, VARIANTS[task.variant].family.options)
     settings = json.dumps({**vars(campaign), "results": str(campaign.results), "runs": str(campaign.runs)})
-    waiting = {
-        (variant, seed): Job(
-            "dtsn.reproduce.navigation.run",
-            (settings, variant, str(seed)),
-            campaign.runs / variant / f"seed-{seed}.log",
-        )
-        for variant, seed in campaign.tasks()
-        if not campaign.is_done(variant, seed)
+    jobs = {
+        task: Job(__name__, (settings, task.variant, str(task.seed)), campaign.log_path(task))
+        for task in waiting
     }
-    for (variant, seed), outcome in run_jobs(waiting, jobs):
-        yield variant, seed, outcome
+    yield from executor.run(jobs)
 
 
-def run_task(campaign: Campaign, variant: str, seed: int) -> None:
+def run_task(campaign: Campaign, task: Task) -> None:
     """Train one variant with one seed, from its last checkpoint if it has one, and test it."""
-    from dtsn.data.dataset import Dataset
-    from dtsn.evaluation.episodes import evaluate_navigation, first_levels, write_rows
-    from dtsn.training.trainer import Trainer, has_run, load_solver, train_run
-
     prepare()
-    row, run = NAVIGATION_VARIANTS[variant], campaign.runs / variant / f"seed-{seed}"
-    validation = first_levels("validation", VALIDATION_LEVELS)
-    with Dataset(collect_data(campaign.runs, row.layout)) as dataset:
-        config = campaign.config(variant, seed)
+    row, run = VARIANTS[task.variant], campaign.run_folder(task)
+    train_task(campaign, task)
+    if row.purpose == "weight_search":
+        return
+    for scenario, levels in campaign.missing_tests(task):
+        solver = _acting(run, campaign.device, scenario)
+        options = row.options(scenario.exits)
+        seeds = unseen_levels("test", levels, options)
+        rows = evaluate_navigation(solver, seeds, options, temperature=scenario.temperature)
+        write_rows(campaign.episodes_path(task, scenario), rows)
+    for scenario in campaign.missing_plans(task):
+        solver = _acting(run, campaign.device, scenario)
+        options = row.options(scenario.exits)
+        seeds = unseen_levels("test", min(campaign.plan_levels, campaign.levels), options)
+        write_rows(campaign.plans_path(task, scenario), evaluate_plans(solver, seeds, options))
+
+
+def train_task(campaign: Campaign, task: Task) -> None:
+    """Train a run to its last step, validating on the way."""
+    row, run, config = VARIANTS[task.variant], campaign.run_folder(task), campaign.config(task)
+    with Dataset(collect_data(campaign.runs, row.family.options)) as dataset:
         trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, campaign.device)
         started = time.monotonic()
         steps = train_run(run, trainer, dataset, resume=has_run(run))
-        curve = _Curve(campaign.curve_path(variant, seed), until=trainer.step)
+        curve = Curve(campaign.curve_path(task), until=trainer.step)
         metrics: dict[str, float] | None = {}
         while metrics is not None:  # a run that was stopped while validating starts by making up for it
             due = trainer.step % campaign.validate_every == 0 or trainer.step == trainer.config.steps
             if due and trainer.step and trainer.step not in curve.steps():
-                point = {}
-                for exits in (2, 1):
-                    rows = evaluate_navigation(trainer.solver, validation, row.options(exits))
-                    point[f"validation_success_{exits}"] = sum(r.success for r in rows) / len(rows)
+                point = validate(trainer.solver, row, campaign.validation_levels)
                 point["minutes"] = (time.monotonic() - started) / 60
                 curve.write(trainer.step, point)
             metrics = next(steps, None)
             if metrics is not None:
                 curve.add(metrics)
-    for exits, iterations in campaign.missing(variant, seed):
-        solver = load_solver(run, campaign.device, act_iterations=iterations)
-        rows = evaluate_navigation(solver, first_levels("test", campaign.levels), row.options(exits))
-        write_rows(campaign.rows_path(variant, seed, exits, iterations), rows)
 
 
-def draw_figures(campaign: Campaign, figures: Path) -> list[Path]:
-    """The pictures that need trained solvers, as far as their runs are there: paths that part, a search."""
-    from dtsn.training.trainer import has_run, load_solver
-
-    def trained(*variants: str) -> bool:
-        # Rows may come without the runs that made them, as in a clone.
-        runs = [campaign.runs / name / "seed-0" for name in variants if (name, 0) in campaign.tasks()]
-        return len(runs) == len(variants) and all(map(has_run, runs))
-
-    pictures = []
-    if trained("qnet-raw", "dtsn-raw"):
-        pictures += draw_paths(campaign, "-raw", figures / "navigation-paths.png")
-    if trained("dtsn"):
-        solver = load_solver(campaign.runs / "dtsn" / "seed-0")
-        pictures.append(draw_search(solver, SHOWN_LEVEL, figures / "navigation-search.png"))
-    return pictures
+def validate(solver: Solver, row: Variant, levels: int) -> dict[str, float]:
+    """Success on validation levels, in both scenarios."""
+    point = {}
+    for exits in EXITS:
+        options = row.options(exits)
+        rows = evaluate_navigation(solver, unseen_levels("validation", levels, options), options)
+        point[f"validation_success_{exits}"] = sum(found.success for found in rows) / len(rows)
+    return point
 
 
-def draw_paths(campaign: Campaign, suffix: str, path: Path) -> list[Path]:
-    """The first test halls with one exit where the Q-network fails and D-TSN does not, if there are any."""
-    from dtsn.envs.navigation import make_levels
-    from dtsn.evaluation.episodes import trace_navigation
-    from dtsn.plots import Scene, sample_paths
-    from dtsn.reproduce.navigation.report import read_rows
-    from dtsn.training.trainer import load_solver
-
-    variants = {"Q-network": f"qnet{suffix}", "D-TSN": f"dtsn{suffix}"}
-    failing, solving = (read_rows(campaign.rows_path(name, 0, 1, 10)) for name in variants.values())
-    apart = solving["level"][(failing["success"] == 0) & (solving["success"] == 1)]
-    options = NAVIGATION_VARIANTS[variants["D-TSN"]].options(1)
-    solvers = {title: load_solver(campaign.runs / name / "seed-0") for title, name in variants.items()}
-    scenes = []
-    for level in apart[:4].tolist():
-        start = make_levels([level], options)
-        paths = {title: trace_navigation(solver, level, options) for title, solver in solvers.items()}
-        scenes.append(Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0], paths=paths))
-    return [sample_paths(scenes, path)] if scenes else []
+def _acting(run: Path, device: str, scenario: Scenario) -> Solver:
+    return load_solver(run, device, act_iterations=scenario.act_iterations, act_rule=scenario.rule)
 
 
-def draw_search(solver: Solver, level: int, path: Path) -> Path:
-    """A picture of the first decision in a hall with one exit: the search tree on the hall."""
-    import torch
-
-    from dtsn.envs.navigation import make_levels, observe
-    from dtsn.plots import Scene, search_on_hall
-
-    start = make_levels([level], NAVIGATION_VARIANTS["dtsn"].options(1))
-    generator = torch.Generator(solver.device).manual_seed(0)
-    tree = solver.plan(observe(start.walls, start.goal, start.robot), generator=generator).row(0)
-    scene = Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0])
-    return search_on_hall(scene, tree, path)  # type: ignore[arg-type]
-
-
-def collect_data(folder: Path, layout: str) -> Path:
-    """The 1000 expert trajectories of a layout, collected at first use."""
-    from dtsn.envs.navigation import NavigationOptions
-    from dtsn.experts.collect import collect_navigation
-
-    path = folder / f"navigation-{layout}.h5"
+def collect_data(folder: Path, options: NavigationOptions) -> Path:
+    """The 1000 expert trajectories through halls like these, collected at first use."""
+    first, last = options.hall
+    path = folder / f"navigation-{options.exit_layout}-{first}-{last}.h5"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        collect_navigation(path, options=NavigationOptions(exit_layout=layout), overwrite=True)
+        collect_navigation(path, options=options, overwrite=True)
     return path
 
 
-def check_record(campaign: Campaign) -> None:
-    """Refuse to go on with rows of a variant that was configured otherwise."""
-    theirs = read_record(campaign.results / "meta.json").get("configs", {})
-    for name, config in _configs(campaign).items():
-        differs = difference(theirs.get(name, {}), config)
-        made = [campaign.results.glob(f"{kind}/{name}/**/*.csv*") for kind in ("rows", "curves")]
-        if differs and any(map(any, made)):
-            raise ValueError(
-                f"{campaign.results} has rows or curves of {name} that were made with other settings "
-                f"({differs}): move them away or use another --results folder"
-            )
+def estimate_hours(campaign: Campaign) -> float:
+    """Hours of one core that are left to do, by a few steps of every variant on this machine."""
+    seconds: dict[str, tuple[float, float]] = {}
+    total = 0.0
+    for task in campaign.tasks():
+        if campaign.is_done(task):
+            continue
+        if task.variant not in seconds:
+            seconds[task.variant] = probe(campaign.config(task), VARIANTS[task.variant].options(2))
+        step, decision = seconds[task.variant]
+        total += 0 if campaign.is_trained(task) else campaign.config(task).steps * step
+        own = VARIANTS[task.variant].act_iterations
+        played = sum(
+            levels * scenario.act_iterations / own for scenario, levels in campaign.missing_tests(task)
+        )
+        played += campaign.plan_levels * len(campaign.missing_plans(task))
+        total += played * DECISIONS * decision
+    return total / 3600
 
 
-def write_meta(campaign: Campaign, command: str) -> None:
-    """How the rows were made, beside them."""
-    path = campaign.results / "meta.json"
-    configs = read_record(path).get("configs", {}) | _configs(campaign)
-    write_record(path, command, {"configs": configs, "levels": campaign.levels})
-
-
-def _configs(campaign: Campaign) -> dict[str, Any]:
-    layouts = {name: NAVIGATION_VARIANTS[name].layout for name in campaign.variants}
-    return {
-        name: plain({"layout": layout, **asdict(campaign.config(name, 0))})
-        for name, layout in layouts.items()
-    }
-
-
-class _Curve:
-    """A learning curve: mean losses since the last point, and what was measured there.
-
-    Points after step ``until`` are left out: a run that goes on from there makes them anew.
-    """
-
-    def __init__(self, path: Path, until: float = math.inf):
-        self.path = path
-        self.rows: list[dict[str, float]] = []
-        self.sums: dict[str, float] = {}
-        self.count = 0
-        if path.exists():
-            try:
-                table = csv.DictReader(path.read_text().splitlines())
-                rows = [{k: float(v) for k, v in row.items() if v} for row in table]
-                self.rows = [row for row in rows if row["step"] <= until]
-            except (ValueError, KeyError, TypeError, csv.Error) as error:
-                raise ValueError(f"{path} is damaged ({error!r}): delete it or copy it again") from error
-
-    def steps(self) -> set[float]:
-        return {row["step"] for row in self.rows}
-
-    def add(self, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        self.count += 1
-
-    def write(self, step: int, point: dict[str, float]) -> None:
-        means = {name: total / max(1, self.count) for name, total in self.sums.items()}
-        self.rows = [row for row in self.rows if row["step"] < step]  # a resumed run repeats some
-        self.rows.append({"step": step} | means | point | {"step": step})
-        self.sums, self.count = {}, 0
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
-        text = io.StringIO()
-        table = csv.DictWriter(text, names, lineterminator="\n")
-        table.writeheader()
-        table.writerows({name: f"{value:.6g}" for name, value in row.items()} for row in self.rows)
-        from dtsn.storage import replace_durably
-
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_durably(self.path, text.getvalue().encode())
+def probe(config: TrainConfig, options: NavigationOptions) -> tuple[float, float]:
+    """Seconds of a training step with its whole search, and of a decision."""
+    rng, shape = np.random.default_rng(0), (3, options.size, options.size)
+    size = config.batch_size
+    observation = torch.from_numpy(rng.integers(0, 2, (size, *shape), dtype=np.uint8))
+    batch = Batch(
+        observation=observation,
+        action=torch.zeros(size, dtype=torch.int64),
+        reward=-torch.ones(size),
+        q_target=-torch.ones(size),
+        next_observation=observation,
+        terminated=torch.zeros(size, dtype=torch.bool),
+    )
+    trainer = Trainer(replace(config, search_warmup=0), shape, 4)
+    trainer.update(batch)
+    started = time.monotonic()
+    for _ in range(PROBE_STEPS):
+        trainer.update(batch)
+    step = (time.monotonic() - started) / PROBE_STEPS
+    trainer.solver.eval()
+    many = observation.repeat(-(-ROWS_AT_ONCE // size), 1, 1, 1)[:ROWS_AT_ONCE]
+    started = time.monotonic()
+    trainer.solver.act(many)
+    return step, (time.monotonic() - started) / len(many)
 
 
 if __name__ == "__main__":
     raw = json.loads(sys.argv[1])
     raw |= {"variants": tuple(raw["variants"]), "results": Path(raw["results"]), "runs": Path(raw["runs"])}
-    run_task(Campaign(**raw), sys.argv[2], int(sys.argv[3]))
+    run_task(Campaign(**raw), Task(sys.argv[2], int(sys.argv[3])))

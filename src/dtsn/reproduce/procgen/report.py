@@ -3,52 +3,30 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dtsn import plots
 from dtsn.arrays import Float64s
 from dtsn.envs.procgen import GAMES
-from dtsn.reproduce.experiments import (
-    PAPER_PROCGEN,
-    PAPER_PROCGEN_EXPERT,
-    PAPER_PROCGEN_WINS,
-    PAPER_PROCGEN_Z,
-    PROCGEN_BUDGETS,
-    PROCGEN_TITLES,
-    PROCGEN_VARIANTS,
-    ProcgenBudget,
-)
-from dtsn.reproduce.markdown import NORMAL, configuration, runtime_table, table, write_text
+from dtsn.evaluation.rows import Columns, ProcgenRow, name_of, read_rows
+from dtsn.reproduce.markdown import configuration, runtime_table, table, write_text
+from dtsn.reproduce.paper import PAPER_PROCGEN, PAPER_PROCGEN_EXPERT, PAPER_PROCGEN_WINS, PAPER_PROCGEN_Z
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_TITLES, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.reproduce.procgen.figures import policy_curves, procgen_scores
+from dtsn.reproduce.statistics import NORMAL, bootstrap
 
-Rows = Mapping[str, Float64s]  # column -> [episodes]
 Scores = Mapping[str, Mapping[str, Float64s]]  # game -> player -> scores of all episodes and seeds [n]
 
 SOLVERS = ("qnet", "search", "treeqn", "dtsn")
 BASELINE = SOLVERS[0]
-COLUMNS = ["level", "score", "complete", "steps"]
 RESAMPLES = 2000
 
 
-def read_rows(path: Path) -> dict[str, Float64s]:
-    """The episodes of a gzipped CSV file as columns."""
-    try:
-        with gzip.open(path, "rt", newline="") as file:
-            header, *lines = list(csv.reader(file))
-        values = np.array(lines, dtype=np.float64).reshape(-1, len(COLUMNS))
-    except (OSError, EOFError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); delete it and test this run again") from error
-    if header != COLUMNS or not len(values) or not np.isfinite(values).all():
-        raise ValueError(f"{path} must have the columns {','.join(COLUMNS)} and finite numbers, got {header}")
-    return dict(zip(COLUMNS, values.T, strict=True))
-
-
-def all_scores(episodes: Mapping[str, Mapping[str, Mapping[int, Rows]]]) -> dict[str, dict[str, Float64s]]:
+def all_scores(episodes: Mapping[str, Mapping[str, Mapping[int, Columns]]]) -> dict[str, dict[str, Float64s]]:
     """The scores of all seeds together, by game and player."""
     return {
         game: {
@@ -79,22 +57,6 @@ def mean_z(scores: Scores, player: str, games: Sequence[str]) -> float:
     return float(np.mean([z_score(scores[game][player], scores[game][BASELINE]) for game in games]))
 
 
-def bootstrap(
-    samples: Sequence[Float64s],
-    statistic: Callable[[Sequence[Float64s]], float],
-    resamples: int,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Stratified percentile bootstrap: every sample is redrawn by itself; the middle 95% of the statistic."""
-    rng = np.random.default_rng(seed)
-    found = [
-        statistic([sample[rng.integers(0, len(sample), len(sample))] for sample in samples])
-        for _ in range(resamples)
-    ]
-    low, high = np.quantile(found, [0.025, 0.975])
-    return float(low), float(high)
-
-
 def mean_z_interval(scores: Scores, player: str, games: Sequence[str]) -> tuple[float, float]:
     """The 95% interval of a mean Z-score; episodes of each game, of player and baseline, are redrawn."""
     samples = [scores[game][name] for game in games for name in (player, BASELINE)]
@@ -111,7 +73,7 @@ def wins(scores: Scores, player: str, other: str, games: Sequence[str]) -> str:
     return f"{won}/{len(games)}"
 
 
-def alike(episodes: Mapping[int, Rows], baseline: Mapping[int, Rows]) -> float:
+def alike(episodes: Mapping[int, Columns], baseline: Mapping[int, Columns]) -> float:
     """Share of episodes with the baseline's score and length on the same level; NaN without a shared seed.
 
     Players that are hardly trained can play most levels alike: their scores then compare little.
@@ -125,7 +87,7 @@ def alike(episodes: Mapping[int, Rows], baseline: Mapping[int, Rows]) -> float:
     return float(np.concatenate(same).mean()) if same else float("nan")
 
 
-def summarise(episodes: Mapping[str, Mapping[str, Mapping[int, Rows]]]) -> dict[str, Any]:
+def summarise(episodes: Mapping[str, Mapping[str, Mapping[int, Columns]]]) -> dict[str, Any]:
     """All numbers of the page, of the episodes by game, player and seed.
 
     Aggregates are over the games that both sides have been tested on.
@@ -197,12 +159,12 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
     if budget not in PROCGEN_BUDGETS:
         raise ValueError(f"unknown budget {budget!r}, choose from {', '.join(PROCGEN_BUDGETS)}")
     folder, suffix = results / "procgen", "" if budget == "cpu" else f"-{budget}"
-    episodes: dict[str, dict[str, dict[int, Rows]]] = {}
+    episodes: dict[str, dict[str, dict[int, Columns]]] = {}
     for path in sorted((folder / "rows" / budget).glob("*/*/seed-*.csv.gz")):
         game, player = path.parts[-3:-1]
         if game in GAMES and player in PROCGEN_TITLES:
-            seed = int(path.name.split(".")[0].removeprefix("seed-"))
-            episodes.setdefault(game, {}).setdefault(player, {})[seed] = read_rows(path)
+            seed = int(name_of(path).removeprefix("seed-"))
+            episodes.setdefault(game, {}).setdefault(player, {})[seed] = read_rows(path, ProcgenRow)
     if not episodes:
         return []
     scores = all_scores(episodes)
@@ -214,10 +176,10 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
     curves = {path.stem: _read_curve(path) for path in sorted((folder / "curves" / budget).glob("*.csv"))}
     written = [
         write_text(folder / f"summary{suffix}.json", json.dumps(summary, indent=1) + "\n"),
-        plots.procgen_scores(scores, PROCGEN_TITLES, figures / f"procgen-scores{suffix}.png"),
+        procgen_scores(scores, PROCGEN_TITLES, figures / f"procgen-scores{suffix}.png"),
     ]
     if curves:
-        written.append(plots.policy_curves(curves, random, figures / f"procgen-policies{suffix}.png"))
+        written.append(policy_curves(curves, random, figures / f"procgen-policies{suffix}.png"))
     bench = results / "bench.json"
     runtime = runtime_table(json.loads(bench.read_text())["rows"]) if bench.exists() else ""
     page = procgen_page(

@@ -8,22 +8,25 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from dtsn.envs.procgen import GAMES, ProcgenOptions, split_range
-from dtsn.processes import Job, prepare, run_jobs
-from dtsn.reproduce.experiments import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.experts.behaviour import BehaviourPolicy, scripted_expert
+from dtsn.processes import prepare
+from dtsn.reproduce.jobs import Job, LocalProcesses
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
 from dtsn.reproduce.records import read_record, write_record
 from dtsn.settings import difference, plain
 from dtsn.spelling import did_you_mean
 
 # What one core of a small machine does, to say beforehand what a campaign costs.
-EXPERT_STEPS_PER_SECOND = {"nature": 600, "impala_fast": 500, "impala": 40}
+EXPERT_STEPS_PER_SECOND = {"nature": 600, "impala_fast": 300, "impala": 40}
 SECONDS_PER_SAMPLE = {  # of a training step, by encoder and solver
     "nature": {"qnet": 0.5e-3, "search": 0.8e-3, "treeqn": 5e-3, "dtsn": 3e-3},
+    "impala_fast": {"qnet": 1.5e-3, "search": 1.8e-3, "treeqn": 6e-3, "dtsn": 4e-3},
     "impala": {"qnet": 5e-3, "search": 7e-3, "treeqn": 9e-3, "dtsn": 8e-3},
 }
 SECONDS_PER_TEST = {"qnet": 0.1, "search": 0.4, "treeqn": 0.8, "dtsn": 0.4, "expert": 0.1, "random": 0.05}
@@ -36,17 +39,19 @@ class ProcgenCampaign:
     games: tuple[str, ...] = ("coinrun", "leaper", "maze", "starpilot")
     """which of the 16 games; all: every one of them"""
     budget: str = "cpu"
-    """cpu: what a laptop does in hours; paper: the paper's numbers (weeks of a GPU); tiny: to try it out"""
+    """cpu: what a laptop does in hours; day: better policies, longer training, some hours a game;
+    paper: the paper's numbers (weeks of a GPU); tiny: to try it out"""
     solvers: tuple[str, ...] = ("qnet", "search", "treeqn", "dtsn")
-    """rows of the tables; also dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary"""
+    """rows of the tables; also dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary;
+    none: only the experts"""
     seeds: int = 1
     """training runs of each solver, seeds 0 and up"""
     device: Literal["cpu", "cuda"] = "cpu"
     """of every run; the paper's budget asks for cuda"""
     results: Path = Path("results/procgen")
-    """raw rows: small, worth keeping"""
+    """raw rows and the weights of the experts: small, worth keeping"""
     runs: Path = Path("runs/procgen")
-    """experts, data sets and checkpoints: large"""
+    """data sets and checkpoints: large"""
 
     def __post_init__(self) -> None:
         if self.games == ("all",):
@@ -56,7 +61,7 @@ class ProcgenCampaign:
             ("solver", self.solvers, PROCGEN_VARIANTS),
             ("budget", (self.budget,), PROCGEN_BUDGETS),
         ):
-            if not names:
+            if not names and what != "solver":
                 raise ValueError(f"give at least one {what}")
             for name in names:
                 if name not in known:
@@ -83,6 +88,10 @@ class ProcgenCampaign:
         """Where the learning curve of a game's behaviour policy goes."""
         return self.results / "curves" / self.budget / f"{game}.csv"
 
+    def expert_path(self, game: str) -> Path:
+        """Where the weights of a game's behaviour policy go once it is trained."""
+        return self.results / "experts" / self.budget / game
+
     def metrics_path(self, game: str) -> Path:
         """What a game's behaviour policy logs while it learns."""
         return self.runs / self.budget / game / "expert" / "metrics.jsonl"
@@ -102,12 +111,14 @@ class ProcgenCampaign:
         encoder = budget.train.network.encoder
         for game in self.games:
             missing = self.missing(game)
-            if any(player != "random" for player, _ in missing) and not self.data_path(game).exists():
+            players = {player for player, _ in missing} - {"random"}
+            if players and game not in budget.scripted and not self.expert_path(game).exists():
                 expert = budget.expert_of(game)
                 seconds += expert.steps / expert.action_repeat / EXPERT_STEPS_PER_SECOND[expert.encoder]
+            if players - {"expert"} and not self.data_path(game).exists():
                 seconds += budget.episodes * 0.5
             for player, _ in missing:
-                kind = player.split("-")[0]
+                kind = PROCGEN_VARIANTS[player].solver if player in PROCGEN_VARIANTS else player
                 seconds += budget.levels * SECONDS_PER_TEST[kind]
                 if kind in SECONDS_PER_SAMPLE[encoder]:
                     samples = budget.train.steps * budget.train.batch_size
@@ -131,14 +142,14 @@ def run_campaign(campaign: ProcgenCampaign, jobs: int = 2) -> Iterator[tuple[str
         for game in campaign.games
         if not campaign.is_done(game)
     }
-    yield from run_jobs(waiting, jobs)
+    yield from LocalProcesses(jobs).run(waiting)
 
 
 def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = print) -> None:
     """Everything that is missing of one game, in order."""
-    from dtsn.evaluation.episodes import GAMES_AT_ONCE, evaluate_procgen, solver_policy, write_rows
+    from dtsn.evaluation.procgen import GAMES_AT_ONCE, evaluate_procgen, solver_policy
+    from dtsn.evaluation.rows import write_rows
     from dtsn.experts.collect import random_policy
-    from dtsn.experts.ppg import load_expert
     from dtsn.training.trainer import load_solver
 
     prepare()
@@ -152,9 +163,7 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
         if player == "random":
             policy = random_policy(seed)
         elif player == "expert":
-            train_expert(campaign, game)
-            expert = load_expert(folder / "expert", campaign.device)
-            policy = expert.policy(seed, min(GAMES_AT_ONCE, len(levels)))
+            policy = behaviour_policy(campaign, game).policy(seed, min(GAMES_AT_ONCE, len(levels)))
         else:
             collect(campaign, game)
             run = folder / player / f"seed-{seed}"
@@ -177,8 +186,20 @@ def _test_levels(count: int) -> Any:
     return np.arange(*split_range("test", count))
 
 
-def train_expert(campaign: ProcgenCampaign, game: str) -> None:
-    """Train the behaviour policy of a game, or go on with it."""
+def behaviour_policy(campaign: ProcgenCampaign, game: str) -> BehaviourPolicy:
+    """The behaviour policy of a game: scripted, kept from an earlier run, or trained now."""
+    from dtsn.experts.ppg import export_expert, load_expert
+
+    if game in campaign.numbers.scripted:
+        return scripted_expert(ProcgenOptions(game, campaign.numbers.mode))
+    kept = campaign.expert_path(game)
+    if not kept.exists():
+        export_expert(train_expert(campaign, game), kept)
+    return load_expert(kept, campaign.device)
+
+
+def train_expert(campaign: ProcgenCampaign, game: str) -> Path:
+    """Train the behaviour policy of a game, or go on with it, in the run folder that is returned."""
     from dtsn.checkpoint import latest_checkpoint
     from dtsn.experts import ppg
 
@@ -187,6 +208,7 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> None:
     config = campaign.numbers.expert_of(game)
     for _ in ppg.train_expert(run, config, resume=begun, device=campaign.device):
         pass
+    return run
 
 
 def write_curve(campaign: ProcgenCampaign, game: str) -> None:
@@ -204,17 +226,14 @@ def write_curve(campaign: ProcgenCampaign, game: str) -> None:
 def collect(campaign: ProcgenCampaign, game: str) -> None:
     """Collect the data set of a game, or go on with it."""
     from dtsn.experts.collect import collect_procgen
-    from dtsn.experts.ppg import load_expert
 
     path, budget = campaign.data_path(game), campaign.numbers
     if not path.exists():
-        train_expert(campaign, game)
-        expert = load_expert(path.parent / "expert", campaign.device)
-        options = ProcgenOptions(game, budget.mode)
+        path.parent.mkdir(parents=True, exist_ok=True)
         collect_procgen(
             path,
-            options,
-            expert,
+            ProcgenOptions(game, budget.mode),
+            behaviour_policy(campaign, game),
             episodes=budget.episodes,
             keep=budget.keep(game),
             discount=budget.train.solver.discount,
@@ -244,18 +263,29 @@ def record_path(campaign: ProcgenCampaign) -> Path:
 
 def check_record(campaign: ProcgenCampaign) -> None:
     """Refuse to go on with rows of other numbers under the same budget's name."""
-    path, budget = record_path(campaign), campaign.numbers
-    theirs = plain(read_record(path).get("numbers", {}))
-    differs = difference(theirs, plain(asdict(budget)))
-    for game in (folder.parent.name for folder in path.parent.glob("*/expert")):
-        expert = theirs.get("other_experts", {}).get(game) or theirs.get("expert", {})
-        ours = plain(asdict(budget.expert_of(game)))
-        differs = differs or difference(expert, ours | {"game": expert.get("game")}, f"{game}'s expert.")
-    if differs and any(path.parent.glob("*/*/*.csv.gz")):
-        raise ValueError(
-            f"{path.parent} has rows of another {campaign.budget} budget ({differs}): "
-            "move them away or use another --results folder"
-        )
+    path = record_path(campaign)
+    theirs, ours = read_record(path).get("numbers", {}), plain(asdict(campaign.numbers))
+    for folder in sorted(each for each in path.parent.glob("*") if theirs and each.name in GAMES):
+        players = {rows.parent.name for rows in folder.glob("*/*.csv.gz")}
+        differs = difference(_behind(theirs, folder.name, players), _behind(ours, folder.name, players))
+        if differs:
+            raise ValueError(
+                f"{folder} has rows of another {campaign.budget} budget ({differs}): "
+                "move them away or use another --results folder"
+            )
+
+
+def _behind(numbers: Mapping[str, Any], game: str, players: Set[str]) -> dict[str, Any]:
+    """The numbers of a budget, as plain data, that the rows of these players of a game depend on."""
+    known = {name: numbers[name] for name in ("mode", "levels")}
+    if players - {"random"}:
+        scripted = game in numbers.get("scripted", ())
+        expert = numbers.get("other_experts", {}).get(game) or numbers["expert"]
+        known |= {"scripted": scripted} | ({} if scripted else {"expert": {**expert, "game": game}})
+    if players - {"random", "expert"}:
+        known |= {"keep_all": game in numbers["unfinished"], "episodes": numbers["episodes"]}
+        known["train"] = numbers["train"]
+    return known
 
 
 def write_meta(campaign: ProcgenCampaign, command: str) -> None:

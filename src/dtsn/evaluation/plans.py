@@ -1,0 +1,107 @@
+"""Whether a search plans: can its planned paths be walked in the real hall, and are they the shortest?
+
+The plan of a decision is the best path of its tree, from the root to the leaf with the largest path value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from dtsn.arrays import Bools, Float32s, Ints
+from dtsn.envs.navigation import NavigationOptions, make_levels, observe, step
+from dtsn.evaluation.navigation import Progress, batches, is_deterministic, play, search_noise
+from dtsn.evaluation.rows import PlanRow
+from dtsn.experts.value_iteration import optimal_values
+from dtsn.search import SearchTree
+from dtsn.solvers.solver import Solver
+
+NO_ACTION = -1
+
+
+def evaluate_plans(
+    solver: Solver,
+    levels: Ints,
+    options: NavigationOptions | None = None,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[PlanRow]:
+    """Play every level ``[L]`` as ``evaluate_navigation`` does and check the plan behind each decision."""
+    options = options or NavigationOptions()
+    start = make_levels(levels, options)
+    values = optimal_values(start.walls, start.goal)
+    decisions, into_wall, optimal = np.zeros((3, len(start)), dtype=np.int64)
+    solver.eval()
+
+    def act(active: Ints, robot: Ints, time: int) -> Ints:
+        actions = np.empty(len(active), dtype=np.int64)
+        for part in batches(len(active)):
+            rows = active[part]
+            observation = torch.from_numpy(observe(start.walls[rows], start.goal[rows], robot[part]))
+            uniforms = search_noise(start.seeds[rows], seed, time, solver.act_iterations)
+            tree = solver.plan(observation, uniforms=uniforms)
+            actions[part] = tree.q.argmax(1).cpu().numpy()
+            blocked, shortest = check_plans(
+                planned_actions(tree), start.walls[rows], start.goal[rows], robot[part], values[rows]
+            )
+            into_wall[rows] += blocked
+            optimal[rows] += shortest
+        decisions[active] += 1
+        return actions
+
+    for moved in play(act, start, options.max_steps, loops=is_deterministic(solver)):
+        if progress is not None:
+            progress(len(start) - len(moved.active) + int((moved.arrived | moved.hit).sum()), len(start))
+    table = zip(levels, decisions, into_wall, optimal, strict=True)
+    return [PlanRow(int(level), options.exits, int(d), int(w), int(o)) for level, d, w, o in table]
+
+
+def plans_text(rows: Sequence[PlanRow]) -> str:
+    """What the plans of some episodes are worth, in a sentence."""
+    decisions = sum(row.decisions for row in rows)
+    into_wall, optimal = sum(row.into_wall for row in rows), sum(row.optimal for row in rows)
+    return (
+        f"of {decisions} plans, {100 * into_wall / decisions:.1f}% run into a wall and "
+        f"{100 * optimal / decisions:.1f}% are optimal as far as they go"
+    )
+
+
+def planned_actions(tree: SearchTree) -> Ints:
+    """The actions ``[B, D]`` from the root to the best leaf, −1 after a path's end."""
+    parent, depth = tree.parent.cpu().numpy(), tree.depth.cpu().numpy()  # [B, N]
+    slot = tree.best_leaf.cpu().numpy()  # [B]
+    row = np.arange(len(slot))
+    length = depth[row, slot]
+    actions = np.full((len(slot), int(length.max())), NO_ACTION, dtype=np.int64)
+    while np.any(inside := slot > 0):
+        row = row[inside]
+        slot = slot[inside]
+        actions[row, depth[row, slot] - 1] = (slot - 1) % tree.num_actions
+        slot = parent[row, slot]
+    return actions
+
+
+def check_plans(
+    actions: Ints, walls: Bools, goal: Ints, robot: Ints, values: Float32s
+) -> tuple[Bools, Bools]:
+    """Walk plans ``[B, D]`` in their halls: which run into a wall ``[B]``, which are optimal ``[B]``.
+
+    From walls ``[B, H, W]``, goal ``[B, 2]``, robot ``[B, 2]`` and optimal values ``[B, H, W]``. A plan is
+    over at the goal, whatever it goes on with; it is optimal if each of its steps comes one step nearer.
+    """
+    row, into_wall = np.arange(len(actions)), np.zeros(len(actions), dtype=bool)
+    distance = -values[row, robot[:, 0], robot[:, 1]]
+    taken, on = np.zeros(len(actions)), np.ones(len(actions), dtype=bool)
+    for move in actions.T:
+        on &= move != NO_ACTION
+        robot_after, arrived, hit = step(walls, goal, robot, np.where(on, move, 0))
+        into_wall |= on & hit
+        on &= ~hit
+        robot = np.where(on[:, None], robot_after, robot)
+        taken += on
+        on &= ~arrived
+    left = -values[row, robot[:, 0], robot[:, 1]]
+    return into_wall, ~into_wall & (distance - left == taken)

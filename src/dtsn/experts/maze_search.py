@@ -1,0 +1,121 @@
+"""A scripted expert for Procgen's maze: breadth-first search on the pixels of the first frame.
+
+It stands in for a learned behaviour policy where learning is too slow for a small machine. It sees no more
+than a policy does: frames. The mouse starts in the lower left corner of the maze, and every action moves it
+by one cell, so after the first frame its cell is known by counting.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dtsn.arrays import Bools, Bytes, Float64s, Ints
+from dtsn.envs.procgen import ACTION_NAMES, Policy, ProcgenOptions
+from dtsn.experts.behaviour import ExpertKind
+from dtsn.randomness import hashed_uniforms
+
+CELLS = 15  # of a side of the frame, in mode easy
+WALL_COLOURS = np.array([(201, 152, 105), (189, 137, 88), (197, 143, 92)])
+CHEESE = np.array((254, 231, 98))
+NEAR = 8  # how far a channel may be off: frames are scaled down
+MOVES = {
+    ACTION_NAMES.index("UP"): (-1, 0),
+    ACTION_NAMES.index("DOWN"): (1, 0),
+    ACTION_NAMES.index("LEFT"): (0, -1),
+    ACTION_NAMES.index("RIGHT"): (0, 1),
+}
+
+RANDOM_MOVES = 0.1  # share of moves that are drawn: data with nothing but shortest ways show no way back
+
+Cell = tuple[int, int]  # row and column
+
+
+class MazeSearch:
+    """Shortest ways to the cheese, with a tenth of random moves."""
+
+    kind: ExpertKind = "scripted"
+
+    def __init__(self, options: ProcgenOptions) -> None:
+        if (options.game, options.mode) != ("maze", "easy"):
+            raise ValueError(f"options must be maze in mode easy, got {options.game} in mode {options.mode}")
+        self.options = options
+
+    def description(self) -> dict[str, Any]:
+        """What tells this policy from others, to be kept with its data."""
+        return {"script": "breadth-first search on pixels", "random_moves": RANDOM_MOVES}
+
+    def policy(self, seed: int, at_once: int) -> Policy:
+        """Actions by (seed, episode, step) alone; an episode must be played from its first frame on."""
+        walks: dict[int, _Walk] = {}
+
+        def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
+            for row in np.flatnonzero(steps == 0):
+                free, mouse, cheese = read_maze(frames[row])
+                walks[int(episodes[row])] = _Walk(free, distances(free, cheese), mouse)
+            drawn = hashed_uniforms(seed, episodes, steps)
+            return np.array([walks[int(each)].step(u) for each, u in zip(episodes, drawn, strict=True)])
+
+        return act
+
+
+@dataclass
+class _Walk:
+    """An episode that is going on."""
+
+    free: Bools  # [15, 15]
+    distance: Float64s  # [15, 15] to the cheese
+    mouse: Cell
+
+    def step(self, uniform: float) -> int:
+        """The next action: the one that leads nearest to the cheese, or a random one."""
+        actions = list(MOVES)
+        if uniform < RANDOM_MOVES:
+            action = actions[int(uniform / RANDOM_MOVES * len(actions))]
+        else:
+            action = min(actions, key=lambda each: self.distance[move(self.free, self.mouse, each)])
+        self.mouse = move(self.free, self.mouse, action)
+        return action
+
+
+def read_maze(frame: Bytes) -> tuple[Bools, Cell, Cell]:
+    """First frame ``[3, 64, 64]`` -> which cells ``[15, 15]`` are free, the mouse's and the cheese's."""
+    pixels = frame.transpose(1, 2, 0).astype(np.int64)  # [64, 64, 3]
+    size = len(pixels) / CELLS
+    centres = ((np.arange(CELLS) + 0.5) * size).astype(int)
+    middle = pixels[np.add.outer(centres, (-1, 0))][:, :, np.add.outer(centres, (-1, 0))]  # [15, 2, 15, 2, 3]
+    off = np.abs(middle[..., None, :] - WALL_COLOURS).max(-1).min(-1)  # [15, 2, 15, 2]
+    free = (off > NEAR).mean((1, 3)) > 0.5
+    yellow = np.abs(pixels - CHEESE).max(-1)  # [64, 64]
+    row, column = np.unravel_index(yellow.argmin(), yellow.shape)
+    cheese = int((row + 0.5) / size), int((column + 0.5) / size)
+    free[cheese] = True
+    rows, columns = np.nonzero(free)
+    mouse = int(rows.max()), int(columns.min())
+    free[mouse] = True
+    return free, mouse, cheese
+
+
+def distances(free: Bools, goal: Cell) -> Float64s:
+    """Steps ``[H, W]`` from every cell to the goal; infinite where there is no way."""
+    steps = np.full(free.shape, np.inf)
+    steps[goal] = 0
+    waiting = deque([goal])
+    while waiting:
+        cell = waiting.popleft()
+        for action in MOVES:
+            following = move(free, cell, action)
+            if steps[following] == np.inf:
+                steps[following] = steps[cell] + 1
+                waiting.append(following)
+    return steps
+
+
+def move(free: Bools, cell: Cell, action: int) -> Cell:
+    """Where an action leads."""
+    row, column = cell[0] + MOVES[action][0], cell[1] + MOVES[action][1]
+    inside = 0 <= row < free.shape[0] and 0 <= column < free.shape[1]
+    return (row, column) if inside and free[row, column] else cell

@@ -1,0 +1,65 @@
+"""Learning curves on disk: mean losses between two points, and the validation success at each."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+
+from dtsn.arrays import Float64s
+from dtsn.storage import replace_durably
+
+
+def read_curve(path: Path) -> dict[str, Float64s]:
+    """A learning curve as columns ``[points]``; NaN in empty cells."""
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        rows = [row for row in reader if None not in row.values()]  # without a half-written last line
+    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in reader.fieldnames or ()}
+
+
+class Curve:
+    """A learning curve that is being made.
+
+    Points after step ``until`` are left out: a run that goes on from there makes them anew.
+    """
+
+    def __init__(self, path: Path, until: float = math.inf):
+        self.path = path
+        self.rows: list[dict[str, float]] = []
+        self.sums: dict[str, float] = {}
+        self.count = 0
+        if path.exists():
+            try:
+                table = csv.DictReader(path.read_text().splitlines())
+                rows = [{k: float(v) for k, v in row.items() if v} for row in table]
+                self.rows = [row for row in rows if row["step"] <= until]
+            except (ValueError, KeyError, TypeError, csv.Error) as error:
+                raise ValueError(f"{path} is damaged ({error!r}): delete it or copy it again") from error
+
+    def steps(self) -> set[float]:
+        """The steps that have a point."""
+        return {row["step"] for row in self.rows}
+
+    def add(self, metrics: dict[str, float]) -> None:
+        """Count a training step's metrics towards the next point."""
+        for name, value in metrics.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        self.count += 1
+
+    def write(self, step: int, point: dict[str, float]) -> None:
+        """Add a point and replace the file."""
+        means = {name: total / max(1, self.count) for name, total in self.sums.items()}
+        self.rows = [row for row in self.rows if row["step"] < step]  # a resumed run repeats some
+        self.rows.append({"step": step} | means | point | {"step": step})
+        self.sums, self.count = {}, 0
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        text = io.StringIO()
+        table = csv.DictWriter(text, names, lineterminator="\n")
+        table.writeheader()
+        table.writerows({name: f"{value:.6g}" for name, value in row.items()} for row in self.rows)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_durably(self.path, text.getvalue().encode())

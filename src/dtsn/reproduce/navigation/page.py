@@ -1,0 +1,392 @@
+"""The Navigation results page in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dtsn.arrays import Float64s
+from dtsn.config import SOLVERS
+from dtsn.evaluation.rows import Scenario
+from dtsn.reproduce.markdown import configuration, table
+from dtsn.reproduce.navigation.cells import Cell, Plans, Results
+from dtsn.reproduce.navigation.claims import (
+    MIN_SEEDS,
+    Check,
+    Claim,
+    Finding,
+    Side,
+    exits_text,
+    family_claims,
+    judge,
+    shared_seeds,
+    verdict,
+)
+from dtsn.reproduce.navigation.variants import (
+    EXITS,
+    FAMILIES,
+    NAVIGATION,
+    TEMPERATURES,
+    VARIANTS,
+    Family,
+    Variant,
+    of_family,
+    searches,
+)
+from dtsn.reproduce.paper import PAPER_NAVIGATION, PaperNumber
+from dtsn.reproduce.statistics import Estimate
+
+Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -> column -> [points]
+
+
+def navigation_page(
+    cells: Results,
+    plans: Plans,
+    curves: Curves,
+    *,
+    meta: Mapping[str, Any],
+    figures: Mapping[str, str],
+    missing: Sequence[str],
+    source: str,
+) -> str:
+    """The page; ``source`` is the folder of the raw files as seen from it, ``figures`` path -> caption."""
+    main = of_family("main")
+    sections = [
+        "# Navigation: results",
+        f"Built from the raw episodes in [`{source}`]({source}) by `dtsn report`: every number and verdict "
+        "below is computed from them. Solvers are trained on halls with 2 exits and tested on unseen halls "
+        "with 2 exits and with 1. T is the number of search iterations when acting; where it is not given, "
+        "it is the one trained with. What differs from the paper is in [deviations.md](deviations.md).",
+        "## The paper's claims",
+        _claims_table(family_claims("main"), cells),
+        "A check compares two success rates. ✓: the 95% interval of the difference is beyond the margin; ✗: "
+        f"it is on the wrong side; ?: neither, or fewer than {MIN_SEEDS} training runs on a side. A claim is "
+        "*reproduced* if all its checks are ✓, *partly* if some are, *not* if none is and one is ✗, "
+        "*undecided* otherwise. All runs are tested on the same levels. Intervals know both: the spread "
+        "between training runs and that between levels.",
+        f"## {FAMILIES['main'].heading}",
+        FAMILIES["main"].text,
+        _results_table(cells, _compared(main)),
+        "Within 2×: solved in at most twice the steps of the shortest path, of all levels. Steps ÷ shortest: "
+        "mean over the solved levels. Test halls differ from each other, from every training hall and from "
+        "the validation halls by their content.",
+        *(f"![{text}]({path})" for path, text in figures.items()),
+        *_greedy(cells, main),
+        *_drawn(cells, main),
+        *_plans(plans, main),
+        *_part("Ablations", cells, [row for row in main if row.recipe.key == "dtsn" or row.recipe.without]),
+        *_iterations(cells, main),
+    ]
+    for family in FAMILIES.values():
+        if family.is_current and family.key != "main":
+            sections += _family(family, cells, plans)
+    sections += _seeds(cells)
+    sections += _weights(curves)
+    sections += _earlier(cells)
+    sections += [
+        "## How they were made",
+        *_setup(meta),
+        "D-TSN's configuration; what other rows change is in `dtsn.reproduce.navigation.variants`:",
+        configuration(NAVIGATION),
+    ]
+    if missing:
+        sections += ["## Missing", "\n".join(f"- {line}" for line in missing)]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _compared(rows: Iterable[Variant]) -> list[Variant]:
+    """The rows of a family's first table: solvers, without ablations and other searches in training."""
+    trained = NAVIGATION.solver.iterations
+    return [row for row in rows if not row.recipe.without and row.solver.iterations == trained]
+
+
+def _family(family: Family, cells: Results, plans: Plans) -> list[str]:
+    rows = of_family(family.key)
+    if not any(row.key in cells for row in rows):
+        return []
+    claims = family_claims(family.key)
+    return [
+        f"## {family.heading}",
+        family.text,
+        _results_table(cells, rows),
+        *(line for line in _greedy(cells, rows) if not line.startswith("#")),
+        *(line for line in _plans(plans, rows) if not line.startswith("#")),
+        _claims_table(claims, cells) if claims else "",
+    ]
+
+
+def _part(heading: str, cells: Results, rows: Sequence[Variant]) -> list[str]:
+    if not any(row.key in cells for row in rows):
+        return []
+    return [f"## {heading}", _results_table(cells, rows)]
+
+
+def _results_table(cells: Results, rows: Sequence[Variant]) -> str:
+    lines = []
+    for exits in EXITS:
+        for row in rows:
+            cell, paper = cells.get(row.key, {}).get(row.scenario(exits)), _paper(row, exits)
+            ours = ["–"] * 6
+            if cell:
+                ours = [
+                    _rate(cell.rate),
+                    _percent(float(cell.collision.mean())),
+                    _rate(cell.within_2x),
+                    _ratio(cell),
+                    f"{len(cell.level):,}",
+                    _list(cell.seeds),
+                ]
+            theirs = ["–", "–"]
+            if paper:
+                theirs[0] = f"{paper.success:.1f}%" + (f" ± {paper.error:.1f}%" if paper.error else "")
+                theirs[1] = f"{paper.collision:.1f}%" if paper.collision is not None else "–"
+            lines.append((row.title, exits_text(exits), ours[0], theirs[0], ours[1], theirs[1], *ours[2:]))
+    header = ("Solver", "Test", "Success (95%)", "Paper", "Collisions", "Paper")
+    return table((*header, "Within 2× (95%)", "Steps ÷ shortest", "Levels", "Seeds"), lines)
+
+
+def _greedy(cells: Results, rows: Sequence[Variant]) -> list[str]:
+    """Acting by a search that always expands the best node, beside the sampled one."""
+    lines = []
+    for row in rows:
+        for exits in EXITS:
+            greedy = cells.get(row.key, {}).get(Scenario(exits, row.act_iterations, "greedy"))
+            sampled = cells.get(row.key, {}).get(row.scenario(exits))
+            if greedy and sampled:
+                rates = [_rate(greedy.rate), _rate(greedy.within_2x), _ratio(greedy)]
+                lines.append((row.title, exits_text(exits), _percent(sampled.rate.value), *rates))
+    if not lines:
+        return []
+    header = ("Solver", "Test", "Sampled", "Greedy (95%)", "Within 2× (95%)", "Steps ÷ shortest")
+    return [
+        "## Greedy acting",
+        "The search expands the open node with the largest path value instead of sampling one, so that the "
+        "same state always leads to the same action.",
+        table(header, lines),
+    ]
+
+
+def _drawn(cells: Results, rows: Sequence[Variant]) -> list[str]:
+    """The control for chance: solvers without sampling, with actions drawn from softmax(Q / τ)."""
+    lines = []
+    for row in (row for row in rows if not searches(row.solver.name)):
+        for exits in EXITS:
+            found = [cells.get(row.key, {}).get(row.scenario(exits))]
+            found += [
+                cells.get(row.key, {}).get(Scenario(exits, row.act_iterations, temperature=temperature))
+                for temperature in TEMPERATURES
+            ]
+            if any(found[1:]):
+                shown = [
+                    f"{_rate(cell.rate)}, within 2× {_percent(cell.within_2x.value)}" if cell else "–"
+                    for cell in found
+                ]
+                lines.append((row.title, exits_text(exits), *shown))
+    if not lines:
+        return []
+    return [
+        "## Is it chance?",
+        "Sampled searches act at random and may wander out of a loop by luck; the best action of a Q-network "
+        "cannot. Here actions are drawn from softmax(Q / τ) instead.",
+        table(("Solver", "Test", "Best action", *(f"τ = {t:g}" for t in TEMPERATURES)), lines),
+    ]
+
+
+def _plans(plans: Plans, rows: Sequence[Variant]) -> list[str]:
+    lines = []
+    for row in rows:
+        for exits in EXITS:
+            if cell := plans.get(row.key, {}).get(row.scenario(exits)):
+                shares = [_rate(cell.blocked), _rate(cell.shortest)]
+                lines.append((row.title, exits_text(exits), *shares, f"{cell.n:,}", _list(cell.seeds)))
+    if not lines:
+        return []
+    return [
+        "## Do the searches plan?",
+        "The plan of a decision is the best path of its tree. Walked in the real hall, it may run into a "
+        "wall; if it does not, each of its steps may come nearer to the goal: it is optimal as far as it "
+        "goes. The plans of a Q-network are one step long, TreeQN's as deep as its tree.",
+        table(("Solver", "Test", "Into a wall (95%)", "Optimal (95%)", "Decisions", "Seeds"), lines),
+    ]
+
+
+def _iterations(cells: Results, rows: Sequence[Variant]) -> list[str]:
+    """More search: trained and acting with the same T, and acting with another."""
+    trained = sorted(
+        (row for row in rows if not row.recipe.without and row.solver.name == "dtsn"),
+        key=lambda row: row.solver.iterations,
+    )
+    lines = []
+    if len({row.solver.iterations for row in trained if row.key in cells}) > 1:
+        lines += ["Trained and acting with the same number:", _results_table(cells, trained)]
+    acting = [row for row in rows if len(_searches_tested(row)) > 1]
+    tried = sorted({t for row in acting for t in _searches_tested(row)})
+    shown = []
+    for row in acting:
+        for exits in EXITS:
+            found = {t: cells.get(row.key, {}).get(Scenario(exits, t)) for t in tried}
+            shared = shared_seeds(found.values())
+            if sum(cell is not None for cell in found.values()) > 1 and shared:
+                rates = [_acted(cell, shared, _paper(row, exits, t)) for t, cell in found.items()]
+                shown.append((row.title, exits_text(exits), *rates, _list(sorted(shared))))
+    if shown:
+        lines += [
+            "Acting with another number than trained with: success of the seeds tested with all, its 95% "
+            "interval, and the paper's:",
+            table(("Solver", "Test", *(f"T={t}" for t in tried), "Seeds"), shown),
+        ]
+    return ["## Search iterations", *lines] if lines else []
+
+
+def _searches_tested(row: Variant) -> set[int]:
+    return {t.scenario.act_iterations for t in row.tests} if searches(row.solver.name) else set()
+
+
+def _acted(cell: Cell | None, seeds: set[int], paper: PaperNumber | None) -> str:
+    if cell is None:
+        return "–"
+    theirs = f"; {paper.success:.1f}%" if paper else ""
+    return _rate(cell.of_seeds(seeds).rate)[:-1] + f"{theirs})"
+
+
+def _seeds(cells: Results) -> list[str]:
+    main = [row for row in of_family("main") if row.key in cells]
+    seeds = sorted({seed for row in main for cell in cells[row.key].values() for seed in cell.seeds})
+    lines = [
+        (
+            row.title,
+            _scenario(scenario, row),
+            *(_percent(cell.by_seed[seed]) if seed in cell.seeds else "–" for seed in seeds),
+        )
+        for row in main
+        for scenario, cell in cells[row.key].items()
+    ]
+    if not lines:
+        return []
+    return [
+        "## Seeds",
+        "Success of every training run, by its last checkpoint.",
+        table(("Solver", "Test", *(f"Seed {seed}" for seed in seeds)), lines),
+    ]
+
+
+def _weights(curves: Curves) -> list[str]:
+    """What loss weights other than the recipe's do, by validation levels at the end of training."""
+    rows = [row for row in VARIANTS.values() if row.purpose == "weight_search"]
+    lines = []
+    for title in dict.fromkeys(row.title for row in rows):
+        shown = []
+        for solver in SOLVERS:
+            row = next((row for row in rows if row.title == title and row.solver.name == solver), None)
+            shown += [_validated(curves, row, exits) if row else "" for exits in EXITS]
+        lines.append((title, *shown))
+    if not any(row.key in curves for row in rows):
+        return []
+    header = [f"{kind.title}, {exits_text(exits)}" for kind in SOLVERS.values() for exits in EXITS]
+    return [
+        "## Loss weights",
+        "Each solver with one of its weights changed at a time: the same grid, steps and *validation* levels "
+        "for all. Success at the end of a training run; empty where a solver has no such loss.",
+        table(("Weights", *header), lines),
+    ]
+
+
+def _validated(curves: Curves, row: Variant, exits: int) -> str:
+    """Validation success at the last step of every run; those that have not got there do not count."""
+    runs = [curve for _, curve in sorted(curves.get(row.key, {}).items())]
+    ended = [curve for curve in runs if row.train.steps in curve["step"][-1:]]
+    return ", ".join(_percent(float(curve[f"validation_success_{exits}"][-1])) for curve in ended) or "–"
+
+
+def _earlier(cells: Results) -> list[str]:
+    """The results of version 0.1, by other encoders."""
+    families = [family for family in FAMILIES.values() if not family.is_current]
+    found = [family for family in families if any(row.key in cells for row in of_family(family.key))]
+    if not found:
+        return []
+    sections = [
+        "## Path encoder and pooling encoder (version 0.1)",
+        "Earlier results, with encoders that are options today. Their test levels were told from the "
+        "training levels by seed, not by content.",
+    ]
+    for family in found:
+        sections += [f"### {family.heading}", family.text, _results_table(cells, of_family(family.key))]
+    return sections
+
+
+def _claims_table(claims: Iterable[Claim], cells: Results) -> str:
+    rows = []
+    for claim in claims:
+        findings = [judge(check, cells) for check in claim.checks]
+        evidence = [_evidence(*pair) for pair in zip(claim.checks, findings, strict=True)]
+        rows.append((claim.text, f"**{verdict(findings)}**", "<br>".join(evidence)))
+    return table(("Claim", "Verdict", "Difference in success, points (95% interval; the paper's)"), rows)
+
+
+def _evidence(check: Check, finding: Finding | None) -> str:
+    more, less = VARIANTS[check.more.variant], VARIANTS[check.less.variant]
+    sides = list(dict.fromkeys([more.title, less.title]))
+    tests = list(dict.fromkeys(_scenario(side.scenario, VARIANTS[side.variant])
+                               for side in (check.more, check.less)))  # fmt: skip
+    what = f"{' − '.join(sides)}, {' − '.join(tests)}"
+    if finding is None:
+        return f"{what}: –"
+    mark = {True: "✓", False: "✗", None: "?"}[finding.holds]
+    theirs = _paper_of(check.more), _paper_of(check.less)
+    printed = f"; {theirs[0].success - theirs[1].success:+.1f}" if theirs[0] and theirs[1] else ""
+    found = finding.difference
+    ours, low, high = (f"{100 * x:+.2f}" for x in (found.value, found.low, found.high))
+    wanted = f", to be above {100 * check.margin:+.0f}" if check.margin else ""
+    few = (
+        f"; {min(finding.seeds)} seed{'s' * (min(finding.seeds) > 1)}"
+        if min(finding.seeds) < MIN_SEEDS
+        else ""
+    )
+    return f"{mark} {what}: " + f"{ours} ({low} to {high}{printed}{few}){wanted}".replace("-", "−")
+
+
+def _scenario(scenario: Scenario, row: Variant) -> str:
+    """A scenario in words; the search is named where it is not the one trained with."""
+    words = [exits_text(scenario.exits)]
+    if scenario.act_iterations != row.act_iterations:
+        words.append(f"T={scenario.act_iterations}")
+    if scenario.rule == "greedy":
+        words.append("greedy")
+    if scenario.temperature is not None:
+        words.append(f"τ = {scenario.temperature:g}")
+    return ", ".join(words)
+
+
+def _paper(row: Variant, exits: int, act_iterations: int | None = None) -> PaperNumber | None:
+    return PAPER_NAVIGATION.get((row.recipe.key, exits, act_iterations or row.act_iterations))
+
+
+def _paper_of(side: Side) -> PaperNumber | None:
+    return _paper(VARIANTS[side.variant], side.scenario.exits, side.scenario.act_iterations)
+
+
+def _setup(meta: Mapping[str, Any]) -> list[str]:
+    """The command and the circumstances, as far as they are known."""
+    facts = {name: meta[name] for name in ("dtsn", "levels") if name in meta}
+    facts |= dict(sorted(meta.get("machine", {}).items()))
+    return [
+        f"```\n{meta['command']}\n```" if "command" in meta else "",
+        "\n".join(f"- {name.replace('_', ' ')}: {value}" for name, value in facts.items()),
+    ]
+
+
+def _rate(estimate: Estimate) -> str:
+    return f"{_percent(estimate.value)} ({_percent(estimate.low)} to {_percent(estimate.high)})"
+
+
+def _ratio(cell: Cell) -> str:
+    return "–" if cell.detour is None else f"{cell.detour:.2f}"
+
+
+def _percent(rate: float) -> str:
+    digits = 2 if 0 < min(rate, 1 - rate) < 1e-3 else 1  # 99.96% is not 100.0%
+    return f"{100 * rate:.{digits}f}%"
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

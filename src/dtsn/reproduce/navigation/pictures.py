@@ -1,0 +1,59 @@
+"""Pictures of Navigation that need trained solvers: paths that part, a search on its hall."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from dtsn.drawing import Scene
+from dtsn.envs.navigation import NavigationOptions, make_levels, observe
+from dtsn.evaluation.navigation import trace_navigation
+from dtsn.evaluation.rows import NavigationRow, read_rows
+from dtsn.plots import search_on_hall
+from dtsn.reproduce.navigation.figures import sample_paths
+from dtsn.reproduce.navigation.plan import Campaign, Task
+from dtsn.reproduce.navigation.variants import SHOWN_LEVEL, VARIANTS
+from dtsn.solvers.solver import Solver
+from dtsn.training.trainer import has_run, load_solver
+
+COMPARED = ("qnet", "dtsn")  # the solver that fails, and the one that does not
+HALLS_SHOWN = 4
+
+
+def draw_figures(campaign: Campaign, figures: Path) -> list[Path]:
+    """The pictures whose runs are there; rows may come without the runs that made them, as in a clone."""
+    runs = {name: campaign.run_folder(Task(name, 0)) for name in COMPARED}
+    tasks = campaign.tasks()
+    if not all(Task(name, 0) in tasks and has_run(run) for name, run in runs.items()):
+        return []
+    solver, options = load_solver(runs["dtsn"]), VARIANTS["dtsn"].options(1)
+    pictures = draw_paths(campaign, figures / "navigation-paths.png")
+    return [*pictures, draw_search(solver, SHOWN_LEVEL, options, figures / "navigation-search.png")]
+
+
+def draw_paths(campaign: Campaign, path: Path) -> list[Path]:
+    """The first test halls with one exit where the Q-network fails and D-TSN does not, if there are any."""
+    rows = {
+        name: read_rows(campaign.episodes_path(Task(name, 0), VARIANTS[name].scenario(1)), NavigationRow)
+        for name in COMPARED
+    }
+    failing, solving = (rows[name] for name in COMPARED)
+    apart = solving["level"][(failing["success"] == 0) & (solving["success"] == 1)]
+    options = VARIANTS["dtsn"].options(1)
+    solvers = {VARIANTS[name].title: load_solver(campaign.run_folder(Task(name, 0))) for name in COMPARED}
+    scenes = []
+    for level in apart[:HALLS_SHOWN].astype(int).tolist():
+        start = make_levels([level], options)
+        paths = {title: trace_navigation(solver, level, options) for title, solver in solvers.items()}
+        scenes.append(Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0], paths=paths))
+    return [sample_paths(scenes, path)] if scenes else []
+
+
+def draw_search(solver: Solver, level: int, options: NavigationOptions, path: Path) -> Path:
+    """The first decision in a hall: its search tree drawn on the hall."""
+    start = make_levels([level], options)
+    generator = torch.Generator(solver.device).manual_seed(0)
+    tree = solver.plan(observe(start.walls, start.goal, start.robot), generator=generator).row(0)
+    scene = Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0])
+    return search_on_hall(scene, tree, path)  # type: ignore[arg-type]

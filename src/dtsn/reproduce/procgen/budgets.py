@@ -1,0 +1,159 @@
+"""How much of the paper's Procgen experiment to run: budgets and variants as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from dtsn.config import (
+    PPG_CPU,
+    Keep,
+    LossWeights,
+    NetworkConfig,
+    PPGConfig,
+    SolverConfig,
+    TrainConfig,
+)
+from dtsn.envs.procgen import GAMES
+from dtsn.reproduce.recipes import ABLATIONS, SOLVER_RECIPES, Recipe
+
+
+@dataclass(frozen=True)
+class ProcgenBudget:
+    """How much of the paper's Procgen experiment to run; results of different budgets are never mixed."""
+
+    mode: str
+    expert: PPGConfig
+    episodes: int  # in a data set
+    train: TrainConfig
+    levels: int  # to test on
+    unfinished: tuple[str, ...] = ()  # games whose policy completes next to no level with this much training
+    other_experts: dict[str, PPGConfig] = field(default_factory=dict)  # of games that need other settings
+    scripted: tuple[str, ...] = ()  # games played by a scripted expert, as learning takes too long
+
+    def expert_of(self, game: str) -> PPGConfig:
+        """How the behaviour policy of a game is trained."""
+        return replace(self.other_experts.get(game, self.expert), game=game, mode=self.mode)
+
+    def keep(self, game: str) -> Keep:
+        """Which episodes go into a game's data set: the successful ones where there are any."""
+        return "all" if game in self.unfinished else "successful"
+
+    def config(self, variant: str, seed: int) -> TrainConfig:
+        """The training run of a variant with a seed."""
+        return replace(PROCGEN_VARIANTS[variant].applied(self.train), seed=seed)
+
+
+_PROCGEN_SOLVER = SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.1, reward=1.0))
+# Where a completed level is the only reward, undiscounted returns of successful episodes are all alike:
+# they do not tell a step towards the end from one away from it. These do, as in the authors' own script.
+_PROCGEN_DISCOUNTED = replace(_PROCGEN_SOLVER, discount=0.99)
+# CQL's term alone is the cross-entropy of softmax(Q). Not in the paper: what readers compare with first.
+CLONING = Recipe("cloning", "Behaviour cloning (ours)", "qnet", weights={"q": 0})
+PROCGEN_VARIANTS = SOLVER_RECIPES | {CLONING.key: CLONING} | ABLATIONS
+PROCGEN_TITLES = {
+    "random": "Random actions",
+    "expert": "Behaviour policy",
+    **{key: recipe.title for key, recipe in PROCGEN_VARIANTS.items()},
+}
+PROCGEN_BUDGETS = {
+    # The whole pipeline in a minute a game: to see that it works, not to see results.
+    "tiny": ProcgenBudget(
+        mode="easy",
+        expert=replace(PPG_CPU, steps=1024, num_envs=16, auxiliary_epochs=1),
+        episodes=2,
+        unfinished=tuple(GAMES),
+        train=TrainConfig(
+            solver=_PROCGEN_SOLVER,
+            network=NetworkConfig(encoder="nature", latent=32, hidden=32, value_scale=10.0),
+            steps=4,
+            batch_size=8,
+            search_warmup=2,
+        ),
+        levels=2,
+    ),
+    # A few hours for four games on two cores.
+    "cpu": ProcgenBudget(
+        mode="easy",
+        expert=replace(PPG_CPU, steps=409_600, precision="bfloat16"),
+        episodes=500,
+        unfinished=("bigfish", "starpilot"),
+        # Small fish and rare rewards: values must be learned before a policy can be. Hence a network that
+        # sees more, near rewards only, longer moves, and a policy that learns more slowly than the values.
+        other_experts={
+            "bigfish": replace(
+                PPG_CPU,
+                game="bigfish",
+                steps=5_242_880,
+                precision="bfloat16",
+                encoder="impala_fast",
+                action_repeat=4,
+                rollout=128,
+                minibatches=16,
+                policy_iterations=4,
+                policy_epochs=1,
+                auxiliary_epochs=2,
+                discount=0.9,
+                gae_lambda=0.9,
+                entropy_weight=0.01,
+                learning_rate=1e-4,
+                auxiliary_learning_rate=1e-3,
+            )
+        },
+        train=TrainConfig(
+            solver=_PROCGEN_DISCOUNTED,
+            network=NetworkConfig(
+                encoder="nature", latent=256, hidden=256, value_scale=10.0, precision="bfloat16"
+            ),
+            steps=1500,
+            batch_size=64,
+            learning_rate=5e-4,
+            search_warmup=300,
+            checkpoint_every=250,
+        ),
+        levels=500,
+    ),
+    # Policies that can play, and solvers trained long enough to differ: some hours of a core for each game.
+    # All in float32, since bfloat16 is many times slower on a CPU without instructions for it.
+    "day": ProcgenBudget(
+        mode="easy",
+        # An action is held for two frames: random ones explore farther, and a decision costs the same.
+        expert=replace(
+            PPG_CPU,
+            steps=1_310_720,
+            encoder="impala_fast",
+            action_repeat=2,
+            policy_iterations=4,
+            policy_epochs=2,
+            auxiliary_epochs=1,
+            discount=0.98,
+            entropy_weight=0.01,
+            learning_rate=3e-4,
+        ),
+        episodes=500,
+        scripted=("maze",),
+        train=TrainConfig(
+            solver=_PROCGEN_DISCOUNTED,
+            network=NetworkConfig(encoder="impala_fast", latent=128, hidden=128, value_scale=10.0),
+            steps=5000,
+            batch_size=64,
+            learning_rate=5e-4,
+            search_warmup=500,
+        ),
+        levels=500,
+    ),
+    "paper": ProcgenBudget(
+        mode="hard",
+        expert=PPGConfig(mode="hard"),
+        episodes=1000,
+        train=TrainConfig(
+            solver=_PROCGEN_SOLVER,
+            network=NetworkConfig(encoder="impala", latent=256, hidden=256, value_scale=10.0),
+            steps=220_000,
+            batch_size=256,
+            learning_rate=5e-4,
+            search_warmup=20_000,
+            checkpoint_every=5000,
+        ),
+        levels=1000,
+    ),
+}

@@ -1,0 +1,74 @@
+"""Results figures of Procgen: scores by game, learning curves of the behaviour policies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dtsn.arrays import Float64s
+from dtsn.config import SOLVERS
+from dtsn.drawing import MUTED, RULE, new_figure, save, tidy
+from dtsn.reproduce.procgen.budgets import PROCGEN_VARIANTS
+from dtsn.reproduce.statistics import NORMAL
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ALL_ENDED = 64_000  # environment steps by which 64 episodes side by side have ended: none lasts over 1000
+
+
+def procgen_scores(
+    scores: Mapping[str, Mapping[str, Float64s]], titles: Mapping[str, str], path: Path
+) -> Path:
+    """A panel for each game: every player's mean score with its 95% interval."""
+    players = [name for name in titles if any(name in of for of in scores.values())]
+    panels = _panels(scores, 0.9 + 0.26 * len(players))
+    for axes, game in zip(panels.axes, scores, strict=True):
+        tidy(axes, game)
+        for y, name in enumerate(reversed(players)):
+            if (values := scores[game].get(name)) is not None:
+                half = NORMAL * values.std() / np.sqrt(len(values))
+                colour = SOLVERS[PROCGEN_VARIANTS[name].solver].colour if name in PROCGEN_VARIANTS else MUTED
+                axes.errorbar(values.mean(), y, xerr=half, fmt="o", color=colour, capsize=3)
+        axes.set_yticks(range(len(players)), [titles[name] for name in reversed(players)])
+        axes.set_ylim(-0.6, len(players) - 0.4)
+        axes.grid(axis="x", color=RULE, linewidth=0.8)
+        place = axes.get_subplotspec()
+        axes.tick_params(labelleft=place is not None and place.is_first_col())  # scores differ between games
+    return save(panels, path)
+
+
+def policy_curves(
+    curves: Mapping[str, Mapping[str, Float64s]], random: Mapping[str, float], path: Path
+) -> Path:
+    """A panel for each game: the behaviour policy's return while it learns, and random actions' (dashed).
+
+    ``curves`` is ``{game: {"step": [n], "return": [n]}}``, ``random`` the mean score of random actions.
+    """
+    panels = _panels(curves, 2.2)
+    for axes, (game, curve) in zip(panels.axes, curves.items(), strict=True):
+        tidy(axes, game)
+        # At first only short episodes have ended, which is the successful ones in some games.
+        told = curve["step"] >= min(ALL_ENDED, max(curve["step"], default=0))
+        steps, returns = curve["step"][told] / 1000, curve["return"][told]
+        axes.plot(steps, returns, color=SOLVERS["dtsn"].colour, linewidth=1.6, label="policy")
+        if game in random:
+            axes.axhline(random[game], color=MUTED, linestyle="--", linewidth=1.2, label="random actions")
+        axes.set_xlabel("thousand environment steps", color=MUTED, fontsize=9)
+        axes.set_ylim(bottom=min(0.0, *returns, random.get(game, 0.0)))
+    panels.axes[0].set_ylabel("return, last 100 episodes", color=MUTED, fontsize=9)
+    panels.axes[0].legend(frameon=False, fontsize=8, labelcolor=MUTED)
+    return save(panels, path)
+
+
+def _panels(names: Collection[str], height: float) -> Figure:
+    """A figure with a panel for each name, four in a row."""
+    columns = min(4, len(names))
+    rows = -(-len(names) // columns)
+    canvas = new_figure(0.8 + 2.6 * columns, rows * height)
+    for number in range(len(names)):
+        canvas.add_subplot(rows, columns, number + 1)
+    return canvas
