@@ -34,6 +34,7 @@ PACKAGES: dict[str, set[str]] = {
     "search": FOUNDATION,
     "models": FOUNDATION,
     "solvers": FOUNDATION | {"search", "models"},
+    "integrations": FOUNDATION | {"solvers"},
     "envs": FOUNDATION,
     "data": FOUNDATION | {"envs"},
     "training": FOUNDATION | METHOD | {"data"},
