@@ -19,12 +19,12 @@ check: .venv/dev
 test-slow: .venv/dev
 	$(BIN)/pytest -m slow
 
-# What docs/reliability.md tells of; `.venv/bin/python tests/torture.py NAME ...` runs some of it.
+# What docs/reliability.md tells of; `.venv/bin/python -m tests.faults NAME ...` runs some of it.
 torture: .venv/dev
-	$(BIN)/python tests/torture.py
+	$(BIN)/python -m tests.faults
 
 soak: .venv/dev
-	$(BIN)/python tests/torture.py soak
+	$(BIN)/python -m tests.faults soak
 
 # The tests with the lower ends of the dependency ranges. KEEP=torch leaves torch to its range: its lower end
 # is a download of gigabytes where pip finds no build for the CPU alone.

@@ -122,6 +122,75 @@ def brute_force_full_tree(
     return torch.stack([q_value(child, discount) for child in top.children])
 
 
+def reference_graph_search(
+    model: LatentModel, root: Tensor, selected: list[int], discount: float = 1.0, temperature: float = 1.0
+) -> Result:
+    """Best-first graph search from the latent ``root [1, ...]``, expanding the given slots in turn."""
+    top = Node(root)
+    nodes: list[Node | None] = [top]  # by slot
+    open_slots, q_values, log_probs = [0], [], []
+    places = {int(model.key(root)): top}
+    canonical: dict[int, Node] = {}  # of aliases, by id of the node
+    for slot in selected:
+        if slot == -1:
+            assert not open_slots
+            log_probs.append(root.new_zeros(()))
+            q_values.append(q_values[-1])
+            continue
+        scores = torch.stack([path_value(nodes[n], discount) + root.new_zeros(()) for n in open_slots])
+        log_probs.append(torch.log_softmax(scores / temperature, 0)[open_slots.index(slot)])
+        expand(model, nodes[slot], discount)
+        open_slots.remove(slot)
+        for child in nodes[slot].children:
+            nodes.append(child)
+            if child is None or child.is_end:
+                continue
+            first = places.setdefault(int(model.key(child.latent)), child)
+            if first is child:
+                open_slots.append(len(nodes) - 1)
+            else:
+                canonical[id(child)] = first
+
+        def leaves(node: Node) -> list[Node]:
+            """Those at or below a node that are no aliases."""
+            if id(node) in canonical:
+                return []
+            return (
+                [node]
+                if node.is_leaf
+                else [leaf for child in node.children if child for leaf in leaves(child)]
+            )
+
+        def worths(node: Node) -> list[Tensor]:
+            """What each leaf and alias at or below a node is worth."""
+            if id(node) not in canonical:
+                if node.is_leaf:
+                    return [path_value(node, discount)]
+                return [worth for child in node.children if child for worth in worths(child)]
+            first = canonical[id(node)]
+            if not leaves(first):
+                return []  # exhausted
+            best = torch.stack([path_value(leaf, discount) for leaf in leaves(first)]).max()
+            return [node.returns + discount ** (node.depth - first.depth) * (best - first.returns)]
+
+        def last_resort(node: Node) -> list[Tensor]:
+            """Path values of the aliases at or below a node."""
+            if id(node) in canonical:
+                return [path_value(node, discount)]
+            return [value for child in node.children if child for value in last_resort(child)]
+
+        none = torch.tensor(-torch.inf, dtype=torch.float64)
+        q_values.append(
+            torch.stack(
+                [
+                    torch.stack(worths(child) or last_resort(child)).max() if child else none
+                    for child in top.children
+                ]
+            )
+        )
+    return Result(torch.stack(q_values), torch.stack(log_probs))
+
+
 def all_trees(actions: int, iterations: int) -> Iterator[list[int]]:
     """Every sequence of expansions that a search of T iterations can make."""
 
@@ -193,6 +262,10 @@ class MaskedModel(nn.Module):
     def draw(latent: Tensor) -> Tensor:
         """Numbers ``[B]`` in [0, 1) that depend on the latents ``[B, ...]`` alone."""
         return (latent.detach().flatten(1).round(decimals=9).sum(1) * 1e3).sin().mul(1e3).remainder(1)
+
+    def key(self, latent: Tensor) -> Tensor:
+        """A few places only, by chance: nodes that are merged differ in their latents."""
+        return (7 * self.draw(latent)).long()
 
     def roots(self, rows: int, latent: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Latents ``[rows, ...]`` with a valid action."""

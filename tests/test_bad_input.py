@@ -34,16 +34,17 @@ from dtsn.batch import Batch
 from dtsn.checkpoint import CheckpointError, save_checkpoint
 from dtsn.cli import main as cli
 from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data.dataset import Dataset, DatasetWriter
+from dtsn.data import Dataset, DatasetWriter, Episode
 from dtsn.envs.navigation import SPLITS, NavigationOptions
-from dtsn.evaluation.episodes import first_levels
+from dtsn.evaluation.levels import first_levels
 from dtsn.experts.collect import collect_navigation
-from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
-from dtsn.reproduce.navigation.run import Campaign
+from dtsn.reproduce.navigation.plan import GROUPS, Campaign
+from dtsn.reproduce.navigation.variants import VARIANTS
 from dtsn.search import best_first_search, full_expansion
 from dtsn.settings import config_from_dict
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import Trainer, load_solver
+from dtsn.training.loading import load_solver
+from dtsn.training.trainer import Trainer
 
 BATCH, SIZE, ACTIONS, T = 3, 4, 3, 4
 SPACE = Box(-1, 1, (SIZE,))
@@ -136,7 +137,7 @@ def test_observation_shape(entrance: str, name: str, shape: tuple[int, ...]) -> 
 @each_entrance
 @each_solver
 def test_empty_batch(entrance: str, name: str) -> None:
-    none = {key: value[:0] for key, value in vars(batch_with()).items()}
+    none = {key: value[:0] for key, value in batch_with().tensors().items()}
     with refused("observation", [0, SIZE]):
         if entrance == "loss":
             SOLVER[name].loss(Batch(**none))
@@ -599,7 +600,7 @@ def test_state_of_a_checkpoint(saved: Path, data: st.DataObject) -> None:
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
     path = tmp_path_factory.mktemp("bad") / "data.h5"
     with make_writer(path) as writer:
-        writer.add_episode(np.zeros((5, SIZE), np.float32), np.zeros(4, int), np.ones(4), True, 0)
+        writer.add_episode(Episode(np.zeros((5, SIZE), np.float32), np.zeros(4, int), np.ones(4), True, 0))
     with Dataset(path) as dataset:
         yield dataset
 
@@ -650,9 +651,9 @@ def test_episodes(dataset: Dataset, data: st.DataObject) -> None:
     else:
         name, changed = "observations", good["observations"].astype(data.draw(st.sampled_from("bhidD")))  # type: ignore[attr-defined]
     with make_writer(dataset.path.with_name("other.h5"), overwrite=True) as writer:
-        writer.add_episode(**good)  # type: ignore[arg-type]
+        writer.add_episode(Episode(**good))  # type: ignore[arg-type]
         with refused("other.h5"):
-            writer.add_episode(**(good | {name: changed}))
+            writer.add_episode(Episode(**(good | {name: changed})))
 
 
 @settings(cases, max_examples=2 * EXAMPLES)
@@ -694,7 +695,7 @@ def test_navigation_options(data: st.DataObject) -> None:
 
 @cases
 @given(
-    name=st.sampled_from(["seeds", "ablation_seeds", "steps", "levels", "validate_every"]),
+    name=st.sampled_from(["seeds", "steps", "levels", "act_levels", "plan_levels", "validate_every"]),
     value=below_one,
 )
 def test_campaign_numbers(name: str, value: int) -> None:
@@ -703,7 +704,7 @@ def test_campaign_numbers(name: str, value: int) -> None:
 
 
 @cases
-@given(variant=st.text().filter(lambda text: text not in NAVIGATION_VARIANTS))
+@given(variant=st.text().filter(lambda text: text not in VARIANTS and text not in GROUPS))
 def test_campaign_variants(variant: str) -> None:
     with refused("variant", repr(variant)):
         Campaign(variants=(variant,))

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,20 +20,18 @@ import pytest
 from PIL import Image
 
 from dtsn import processes
-from dtsn.checkpoint import latest_checkpoint, read_metrics
+from dtsn.checkpoint import latest_checkpoint
 from dtsn.cli import main as cli
 from dtsn.cli.doctor import packages
-from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data.dataset import Dataset
+from dtsn.data import Dataset
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
-from dtsn.evaluation import episodes as evaluation
-from dtsn.experts.collect import collect_navigation
+from dtsn.evaluation.navigation import trace_navigation
+from dtsn.evaluation.rows import ProcgenRow, write_rows
 from dtsn.inspection.document import read_search
 from dtsn.pretrained import shipped
-from dtsn.reproduce.experiments import NAVIGATION_VARIANTS
-from dtsn.reproduce.navigation import run as campaign
-from dtsn.reproduce.navigation.run import SHOWN_LEVEL, Campaign, run_task
-from dtsn.training.trainer import load_solver
+from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
+from dtsn.training.loading import load_solver
+from dtsn.training.runs import read_metrics
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")
 QNET = ("--data", "data.h5", "--solver.name", "qnet", *SMALL)
@@ -263,7 +260,7 @@ def test_plan_of_an_observation(folder: Path, inside: Callable[..., str]) -> Non
 
 def test_play_shows_the_evaluated_episode(folder: Path, inside: Callable[..., str]) -> None:
     solver = load_solver(shipped("dtsn"))
-    cells = evaluation.trace_navigation(solver, SHOWN_LEVEL, NavigationOptions(exits=1))
+    cells = trace_navigation(solver, SHOWN_LEVEL, NavigationOptions(exits=1))
     out = inside("play", "--delay", "0")
     assert out.count("step ") == len(cells) - 1
     assert f"arrived after {len(cells) - 1} steps" in out
@@ -429,7 +426,7 @@ MISTAKES = {
     "no state": (("plan", "--state", "missing.json"), "missing.json: no such file"),
     "no array": (("plan", "--state", "missing.npy"), "missing.npy"),
     "state of garbage": (("plan", "--state", "garbage.json"), "garbage.json: not JSON"),
-    "array of garbage": (("plan", "--state", "garbage.npy"), "garbage.npy: not an array"),
+    "array of garbage": (("plan", "--state", "garbage.npy"), "garbage.npy must be an array"),
     "array of another shape": (
         ("plan", "--state", "small.npy"),
         "small.npy: must have shape (3, 20, 20), got (2,)",
@@ -520,7 +517,7 @@ def test_interrupts_are_explained(inside: Callable[..., str], monkeypatch: pytes
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dtsn.evaluation.episodes.evaluate_navigation", interrupted)
+    monkeypatch.setattr("dtsn.evaluation.navigation.evaluate_navigation", interrupted)
     monkeypatch.setattr("dtsn.inspection.document.describe_navigation", interrupted)
     for command in ("eval", "plan", "play", "demo"):
         assert "the same command again starts anew" in inside(command, code=130)
@@ -553,14 +550,14 @@ def test_reproduce(tmp_path: Path) -> None:
 
 def test_report_writes_what_has_rows(folder: Path, inside: Callable[..., str]) -> None:
     for budget in ("cpu", "tiny"):
-        rows = [evaluation.ProcgenRow(level, float(level % 3), True, 10) for level in range(6)]
-        evaluation.write_rows(folder / f"results/procgen/rows/{budget}/coinrun/qnet/seed-0.csv.gz", rows)
+        rows = [ProcgenRow(level, float(level % 3), True, 10) for level in range(6)]
+        write_rows(folder / f"results/procgen/rows/{budget}/coinrun/qnet/seed-0.csv.gz", rows)
     inside("report")
-    written = {path: path.read_bytes() for path in (folder / "docs").rglob("*") if path.is_file()}
+    written = {path: path.read_bytes() for path in (folder / "report").rglob("*") if path.is_file()}
     names = {path.name for path in written}
-    assert names == {"procgen-results.md", "results.html", "procgen-scores.png"}  # nothing of Navigation
+    assert names == {"procgen-results.md", "procgen-scores.png"}  # nothing of Navigation
     inside("report", "--budget", "tiny")
-    assert (folder / "docs/results-tiny.html").exists()
+    assert (folder / "report/procgen-results-tiny.md").exists()
     assert {path: path.read_bytes() for path in written} == written
     assert "no rows of navigation or procgen (paper budget)" in inside("report", "--budget", "paper", code=2)
 
@@ -568,114 +565,10 @@ def test_report_writes_what_has_rows(folder: Path, inside: Callable[..., str]) -
 def test_failed_runs_are_reported(tmp_path: Path) -> None:
     log = tmp_path / "runs/navigation/qnet/seed-0.log"
     (tmp_path / "runs/navigation").mkdir(parents=True)
-    (tmp_path / "runs/navigation/navigation-independent.h5").write_bytes(b"garbage")
+    (tmp_path / "runs/navigation/navigation-opposite-8-11.h5").write_bytes(b"garbage")
     process = start(tmp_path, *TABLES)
     out, err = finish(process)
     assert process.returncode == 1
     assert "qnet seed 0: failed, see runs/navigation/qnet/seed-0.log" in out
     assert "Traceback" not in err
-    assert "navigation-independent.h5: cannot be read" in log.read_text()
-
-
-@pytest.fixture
-def small_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
-    collect_navigation(tmp_path / "runs/navigation-independent.h5", episodes=20)
-    monkeypatch.setattr(campaign, "VALIDATION_LEVELS", 5)
-    network = NetworkConfig(encoder="grid", latent=16, hidden=16)
-    config = TrainConfig(SolverConfig("qnet"), network, steps=4, batch_size=8, checkpoint_every=2)
-    monkeypatch.setattr(Campaign, "config", lambda *_: config)
-    return Campaign(
-        ("qnet",), 1, 1, 4, levels=5, validate_every=2, results=tmp_path / "results", runs=tmp_path / "runs"
-    )
-
-
-def curve_steps(settings: Campaign) -> list[float]:
-    with (settings.results / "curves/qnet/seed-0.csv").open() as file:
-        return [float(row["step"]) for row in csv.DictReader(file)]
-
-
-@pytest.mark.parametrize("stopped_in", range(1, 7))
-def test_stopped_at_any_time(
-    stopped_in: int, small_campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed while it validates (calls 1 to 4) or tests (5 and 6), it makes up for what it missed."""
-    calls = iter(range(1, 100))
-    real = evaluation.evaluate_navigation
-
-    def killed(*arguments: object, **options: object) -> object:
-        if next(calls) == stopped_in:
-            raise SystemExit("killed")
-        return real(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(evaluation, "evaluate_navigation", killed)
-    with pytest.raises(SystemExit):
-        run_task(small_campaign, "qnet", 0)
-    assert small_campaign.missing("qnet", 0)
-    run_task(small_campaign, "qnet", 0)
-    assert small_campaign.missing("qnet", 0) == []
-    assert curve_steps(small_campaign) == [2, 4]
-
-
-def test_rows_of_fewer_levels_do_not_pass_for_the_table(small_campaign: Campaign) -> None:
-    run_task(small_campaign, "qnet", 0)
-    assert small_campaign.missing("qnet", 0) == []
-    assert replace(small_campaign, levels=10).missing("qnet", 0) != []
-
-
-def test_rows_of_other_steps_do_not_pass_for_the_table(
-    small_campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_task(small_campaign, "qnet", 0)
-    longer = replace(small_campaign.config("qnet", 0), steps=8)
-    monkeypatch.setattr(Campaign, "config", lambda *_: longer)
-    with pytest.raises(ValueError, match="rows of qnet seed 0 after 4 steps, not 8: use --steps"):
-        small_campaign.missing("qnet", 0)
-    (small_campaign.results / "curves/qnet/seed-0.csv").write_text("step,loss\nmany,0\n")
-    with pytest.raises(ValueError, match=r"seed-0\.csv is damaged"):
-        small_campaign.missing("qnet", 0)
-
-
-def test_rows_of_other_settings_do_not_pass_for_the_table(
-    small_campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    campaign.write_meta(small_campaign, "dtsn reproduce")
-    run_task(small_campaign, "qnet", 0)
-    campaign.write_meta(small_campaign, "dtsn reproduce again")
-    said = json.loads((small_campaign.results / "meta.json").read_text())["command"]
-    assert said == "dtsn reproduce\ndtsn reproduce again"
-    other = replace(small_campaign.config("qnet", 0), learning_rate=0.5)
-    monkeypatch.setattr(Campaign, "config", lambda *_: other)
-    with pytest.raises(ValueError, match="rows or curves of qnet that were made with other settings"):
-        campaign.check_record(small_campaign)
-
-
-def test_no_figures_without_runs(small_campaign: Campaign, tmp_path: Path) -> None:
-    rows_alone = replace(small_campaign, variants=("qnet-raw", "dtsn-raw", "dtsn"))
-    assert campaign.draw_figures(rows_alone, tmp_path / "figures") == []
-
-
-def test_loss_weights_never_see_test_levels(small_campaign: Campaign) -> None:
-    assert not small_campaign.is_done("weights", 0)
-    run_task(small_campaign, "weights", 0)
-    assert small_campaign.is_done("weights", 0)
-    assert not (small_campaign.results / "rows").exists()
-    assert "weights" not in Campaign().variants
-
-
-def test_damaged_rows_are_made_anew(small_campaign: Campaign) -> None:
-    run_task(small_campaign, "qnet", 0)
-    path = small_campaign.rows_path("qnet", 0, 1, 10)
-    rows = path.read_bytes()
-    for blob in (b"", b"garbage", rows[:-1], rows[: len(rows) // 2], rows[:20] + b"\xff" * 9 + rows[29:]):
-        path.write_bytes(blob)
-        assert small_campaign.missing("qnet", 0) == [(1, 10)]
-    run_task(small_campaign, "qnet", 0)
-    assert path.read_bytes() == rows
-
-
-def test_order_of_runs() -> None:
-    """One seed of each solver comes before the second of any, ablations last."""
-    tasks = Campaign(seeds=2).tasks()
-    assert tasks[:4] == [("qnet", 0), ("search", 0), ("treeqn", 0), ("dtsn", 0)]
-    assert {seed for _, seed in tasks[4:8]} == {1}
-    assert len(tasks) == len(set(tasks)) == 8 + sum(row.tested for row in NAVIGATION_VARIANTS.values()) - 4
+    assert "navigation-opposite-8-11.h5: cannot be read" in log.read_text()

@@ -80,7 +80,7 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bigfishs_command_is_the_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     from dtsn.experts import ppg
-    from dtsn.reproduce.experiments import PROCGEN_BUDGETS
+    from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 
     (command,) = [block for block in blocks("procgen.md", "sh") if "--game bigfish" in block]
     asked = []
@@ -123,7 +123,7 @@ def api_page() -> str:
         lines += [""] * bool(members)
     lines += ["Also of use: `dtsn.training`, `dtsn.data`,"]
     lines += [
-        "`dtsn.evaluation.episodes`, `dtsn.inspection.document` (a search as JSON); see their docstrings.",
+        "`dtsn.evaluation`, `dtsn.inspection.document` (a search as JSON); see their docstrings.",
         "",
     ]
     return "\n".join(lines)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-from dataclasses import astuple, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,17 +10,18 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
-from dtsn.config import NetworkConfig, SolverConfig
-from dtsn.envs.navigation import SPLITS, NavigationEnv, NavigationOptions, make_levels
-from dtsn.evaluation import episodes as evaluation
-from dtsn.evaluation.episodes import (
-    NavigationRow,
+from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
+from dtsn.envs.navigation import NavigationEnv, NavigationOptions, make_levels
+from dtsn.evaluation import navigation as evaluation
+from dtsn.evaluation.levels import first_levels
+from dtsn.evaluation.navigation import (
     evaluate_navigation,
-    first_levels,
+    play,
     search_noise,
+    softmax_actions,
     trace_navigation,
-    write_rows,
 )
+from dtsn.evaluation.rows import NavigationRow
 from dtsn.experts.value_iteration import expert_actions, optimal_q, optimal_steps, optimal_values
 from dtsn.solvers.solver import Solver
 
@@ -36,6 +33,7 @@ class Policy:
     """What evaluation asks of a solver."""
 
     act_iterations = 3
+    config, kind = SolverConfig(), SOLVERS["dtsn"]  # it draws
 
     def eval(self) -> None:
         self.ready = True
@@ -77,7 +75,7 @@ class Random(Policy):
         return np.floor(4 * uniforms[:, 1]).astype(np.int64)
 
 
-def play(policy: Any, level: int, options: NavigationOptions) -> NavigationRow:
+def play_one(policy: Any, level: int, options: NavigationOptions) -> NavigationRow:
     """One level in the environment, one step at a time."""
     env = NavigationEnv(exits=options.exits, max_steps=options.max_steps)
     observation, _ = env.reset(options={"level": level})
@@ -103,7 +101,7 @@ def test_optimal_policy_always_arrives_in_the_fewest_steps(exits: int) -> None:
 def test_rows_are_those_of_the_environment(policy: Policy, exits: int) -> None:
     options = NavigationOptions(exits=exits, max_steps=30)
     rows = evaluate_navigation(policy, LEVELS, options)
-    assert rows == [play(policy, int(level), options) for level in LEVELS]
+    assert rows == [play_one(policy, int(level), options) for level in LEVELS]
     assert any(row.collision for row in rows)
     assert all(1 <= row.steps <= 30 and not (row.success and row.collision) for row in rows)
 
@@ -198,26 +196,66 @@ def test_a_real_solver_plays() -> None:
     assert rows == evaluate_navigation(solver, LEVELS, options)
 
 
-def test_rows_on_disk(tmp_path: Path) -> None:
-    rows = evaluate_navigation(East(), LEVELS)
-    path = write_rows(tmp_path / "new" / "a.csv.gz", rows)
-    assert path.read_bytes() == write_rows(tmp_path / "b.csv.gz", rows).read_bytes()
-    assert sorted(p.name for p in tmp_path.rglob("*.*")) == ["a.csv.gz", "b.csv.gz"]
-    with gzip.open(path, "rt") as file:
-        names, *lines = csv.reader(file)
-    assert names == [field.name for field in fields(NavigationRow)]
-    assert [tuple(map(int, line)) for line in lines] == [astuple(row) for row in rows]
-    write_rows(path, rows[:3])
-    assert gzip.decompress(path.read_bytes()).count(b"\n") == 4
+def test_a_loop_without_chance_is_not_played_to_its_end() -> None:
+    """A place that comes again comes again for ever, where nothing is drawn: the rows are the same."""
+    options = NavigationOptions(max_steps=60)
+
+    class Fixed(Table):
+        kind, played = SOLVERS["qnet"], 0
+
+        def choose(self, planes: Any, uniforms: Any) -> Any:
+            type(self).played += len(planes)
+            return super().choose(planes, uniforms)
+
+    rows = evaluate_navigation(Fixed(), LEVELS, options)
+    assert rows == evaluate_navigation(Table(), LEVELS, options)
+    lost = [row for row in rows if not row.success and not row.collision]
+    assert lost
+    assert all(row.steps == 60 for row in lost)
+    assert Fixed.played < sum(row.steps for row in rows)
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_first_levels(split: str) -> None:
-    first, end = SPLITS[split]
-    assert first_levels(split, 3).tolist() == [first, first + 1, first + 2]
-    assert first_levels(split, end - first)[-1] == end - 1
-    for count in (0, -1, end - first + 1):
-        with pytest.raises(
-            ValueError, match=rf"from 1 to the {end - first} of the {split} split, got {count}"
-        ):
-            first_levels(split, count)
+def test_progress_ends_with_loops_too() -> None:
+    class ToAndFro(East):
+        kind = SOLVERS["qnet"]
+
+        def choose(self, planes: Any, uniforms: Any) -> Any:
+            return 2 * (np.argwhere(planes[:, 2])[:, 2] % 2)  # east from even columns, west from odd ones
+
+    seen: list[tuple[int, int]] = []
+    evaluate_navigation(ToAndFro(), LEVELS, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (len(LEVELS), len(LEVELS))
+
+
+def test_play_yields_the_robots_that_were_on() -> None:
+    start = make_levels(LEVELS, NavigationOptions())
+    before = set(range(len(LEVELS)))
+    for moved in play(lambda active, robot, time: np.zeros(len(active), np.int64), start, 50):
+        assert set(moved.active.tolist()) == before
+        before = set(moved.active[~(moved.arrived | moved.hit)].tolist())
+    assert not before
+
+
+def test_softmax_actions_are_drawn_from_the_softmax() -> None:
+    q = np.array([[1.0, 2.0, -1.0, -np.inf]], dtype=np.float32)
+    uniforms = (np.arange(100_000, dtype=np.float32) + 0.5) / 100_000
+    for temperature in (0.5, 1.0, 3.0):
+        drawn = softmax_actions(q.repeat(len(uniforms), 0), uniforms, temperature)
+        expected = torch.tensor(q[0] / temperature).softmax(0).numpy()
+        np.testing.assert_allclose(np.bincount(drawn, minlength=4) / len(drawn), expected, atol=1e-4)
+    huge = np.array([[1e30, -1e30, 0, 0]], dtype=np.float32)
+    assert softmax_actions(huge, np.array([0.999], np.float32), 1e-3).tolist() == [0]
+
+
+def test_drawn_actions_depend_on_level_and_seed_alone() -> None:
+    network = NetworkConfig(encoder="grid", latent=8, hidden=8)
+    solver = Solver.create("qnet", Box(0, 1, (3, 20, 20)), Discrete(4), network=network, seed=0)
+    options = NavigationOptions(max_steps=10)
+    rows = evaluate_navigation(solver, LEVELS, options, temperature=1.0)
+    assert rows[3:9] == evaluate_navigation(solver, LEVELS[3:9], options, temperature=1.0)
+    assert rows != evaluate_navigation(solver, LEVELS, options, temperature=1.0, seed=1)
+    cold = evaluate_navigation(solver, LEVELS, options, temperature=1e-9)
+    assert cold == evaluate_navigation(solver, LEVELS, options)
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="temperature must be positive and finite"):
+            evaluate_navigation(solver, LEVELS, options, temperature=wrong)

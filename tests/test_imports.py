@@ -26,28 +26,27 @@ PACKAGES: dict[str, set[str]] = {
     "errors": set(),
     "batch": set(),
     "randomness": {"arrays"},
-    "storage": {"errors"},
-    "checkpoint": {"errors", "storage"},
+    "storage": {"arrays", "errors"},
+    "checkpoint": {"arrays", "errors", "storage"},
     "config": {"errors", "spelling"},
     "processes": {"errors"},
     "settings": {"errors"},
     "search": FOUNDATION,
-    "models": FOUNDATION,
+    "models": FOUNDATION | {"search"},
     "solvers": FOUNDATION | {"search", "models"},
     "integrations": FOUNDATION | {"solvers"},
     "envs": FOUNDATION,
     "data": FOUNDATION | {"envs"},
-    "training": FOUNDATION | METHOD | {"data"},
+    "training": FOUNDATION | METHOD | {"data", "envs"},
     "experts": FOUNDATION | {"models", "envs", "data", "training"},
     "pretrained": set(),
     "evaluation": FOUNDATION | METHOD | {"envs", "experts"},
     "drawing": FOUNDATION | {"envs"},
-    "plots": FOUNDATION | {"envs", "drawing"},
-    "inspection": FOUNDATION | METHOD | {"envs", "evaluation", "drawing", "plots"},
+    "inspection": FOUNDATION | METHOD | {"drawing", "envs", "evaluation", "experts"},
     "viewer": FOUNDATION | METHOD | {"envs", "experts", "evaluation", "inspection", "pretrained", "training"},
     "reproduce": FOUNDATION
     | METHOD
-    | {"envs", "data", "experts", "training", "evaluation", "inspection", "drawing", "plots"},
+    | {"envs", "data", "experts", "training", "evaluation", "inspection", "drawing"},
 }
 PACKAGES["bench"] = {*PACKAGES} - {"viewer"}
 PACKAGES["cli"] = {*PACKAGES, "cli"}
@@ -63,7 +62,6 @@ WITHOUT_TORCH = {
     "spelling",
     "storage",
     "drawing",
-    "plots",
 }
 
 
@@ -84,7 +82,7 @@ def imports(source: str, package: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
-            # `from dtsn import plots` imports a module, `from dtsn.plots import save` a name of one.
+            # `from dtsn import drawing` imports a module, `from dtsn.drawing import save` a name of one.
             names = {f"{origin}.{alias.name}" for alias in node.names}
             found |= {name if name in SOURCES else origin for name in names}
     return found

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +18,35 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from dtsn.config import SolverConfig
+from dtsn.config import SOLVERS, SolverConfig
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels, observe
-from dtsn.evaluation.episodes import evaluate_navigation, trace_navigation
-from dtsn.inspection.document import (
-    MAX_OPEN,
+from dtsn.evaluation.navigation import evaluate_navigation, trace_navigation
+from dtsn.inspection import (
     check_search,
     describe_hall,
     describe_navigation,
     describe_observation,
     describe_search,
+    picture,
     read_search,
     search_again,
     to_json,
     watch_navigation,
     write_search,
 )
+from dtsn.inspection.document import MAX_OPEN, schema_page
+from dtsn.inspection.figures import search_figure
+from dtsn.inspection.navigation import judge_plan
 from dtsn.inspection.text import hall_text, search_text
 from dtsn.models.world_model import WorldModel
 from dtsn.pretrained import shipped
+from dtsn.search import Expansion, SearchTree, best_first_search
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import load_solver
+from dtsn.training.loading import load_solver
 from reference import random_model, reference_search
 
 GOLDEN = Path(__file__).parent / "golden" / "search.json"
+SCHEMA_PAGE = Path(__file__).parent.parent / "docs/search-json.md"
 ONE_EXIT = NavigationOptions(exits=1)
 LEVEL = 2_000_003
 
@@ -170,7 +176,7 @@ def test_long_open_sets_are_cut() -> None:
 def test_shows_the_evaluated_episode(solver: Solver, level: int) -> None:
     episode = list(watch_navigation(solver, level, ONE_EXIT, seed=5))
     cells = trace_navigation(solver, level, ONE_EXIT, seed=5)
-    assert [document["grid"]["robot"] for document, _ in episode] == cells[:-1].tolist()
+    assert [document["scene"]["robot"] for document, _ in episode] == cells[:-1].tolist()
     (row,) = evaluate_navigation(solver, np.array([level]), ONE_EXIT, seed=5)
     assert len(episode) == row.steps
     assert [outcome for _, outcome in episode[:-1]] == [""] * (row.steps - 1)
@@ -188,14 +194,14 @@ def test_out_of_time(solver: Solver) -> None:
 
 def test_cells_follow_the_moves(solver: Solver) -> None:
     document = describe_navigation(solver, LEVEL, ONE_EXIT, iterations=30)
-    walls, nodes = np.array(document["grid"]["walls"]), document["nodes"]
-    blocked = set(document["blocked"])
+    walls, nodes = np.array(document["scene"]["walls"]), document["nodes"]
+    blocked = set(document["scene"]["blocked"])
     assert blocked
     assert 0 not in blocked
-    assert document["cells"]["0"] == document["grid"]["robot"]
+    assert document["scene"]["cells"][0] == document["scene"]["robot"]
     for node in nodes[1:]:
-        parent, cell = node["parent"], np.array(document["cells"][str(node["id"])])
-        before = np.array(document["cells"][str(parent)])
+        parent, cell = node["parent"], np.array(document["scene"]["cells"][node["id"]])
+        before = np.array(document["scene"]["cells"][parent])
         target = before + MOVES[node["action"]]
         if parent in blocked or walls[tuple(target)]:
             assert node["id"] in blocked
@@ -205,11 +211,150 @@ def test_cells_follow_the_moves(solver: Solver) -> None:
             assert (cell == target).all()
 
 
+def test_plans_are_judged_in_the_true_hall(solver: Solver) -> None:
+    """A corridor of five cells, the goal four steps east: any plan, walked by hand."""
+    walls, goal, robot = np.zeros((1, 5), bool), np.array([0, 4]), np.array([0, 0])
+    values = np.array([[-4, -3, -2, -1, 0]], np.float32)
+    east, south, west = 0, 1, 2
+    for actions, judged in {
+        (east, east): (2, None, 2),
+        (east, west, east): (3, None, 1),
+        (east, east, south, east): (4, 3, 2),
+        (east, east, east, east, east, south): (4, None, 4),  # it has arrived by then
+        (west,): (1, 1, 0),
+    }.items():
+        plan = judge_plan(walls, goal, robot, values, list(actions))
+        assert (plan["steps"], plan["blocked_at"], plan["optimal_steps"]) == judged
+
+
+def test_plan_and_true_values_of_a_hall(solver: Solver) -> None:
+    for document, _ in islice(watch_navigation(solver, LEVEL + 1, ONE_EXIT), 0, None, 4):
+        scene = document["scene"]
+        plan, path = scene["plan"], document["best_path"]
+        cells = [scene["cells"][n] for n in path]
+        walked = path[: cells.index(scene["goal"]) + 1] if scene["goal"] in cells else path
+        into_wall = [n for n in walked if n in scene["blocked"]]
+        assert plan["blocked_at"] == (path.index(into_wall[0]) if into_wall else None)
+        assert plan["steps"] == len(walked) - 1
+        (row, column), truth = scene["robot"], scene["true_values"]
+        assert max(q for q in scene["true_q"] if q is not None) == truth[row][column]
+
+
+def test_states_in_words_and_a_picture() -> None:
+    """The line world's latent is its place: the labels follow the moves."""
+    image = np.zeros((2, 3, 3), np.uint8)
+    document = describe_search(
+        line_world(), torch.zeros(1), label=lambda latent: f"{float(latent):.2f}", scene=picture(image)
+    )
+    check_search(document)
+    assert [node["label"] for node in document["nodes"][:5]] == ["0.00", "-0.25", "0.25", "0.00", "0.50"]
+    assert "0.50" in shown(search_text(document, 40, 100))
+    assert document["scene"]["data"].startswith("data:image/png;base64,")
+    with pytest.raises(ValueError, match=r"must be uint8 \[H, W, 3\]"):
+        picture(np.zeros((2, 3, 4), np.uint8))
+
+
+def test_invalid_actions_have_no_nodes() -> None:
+    solver, observation = random_solver(iterations=5), torch.zeros(5).double()
+    document = describe_search(solver, observation, invalid_actions=torch.tensor([True, False, False]))
+    check_search(document)
+    assert document["q"][0] is None
+    assert all(step["q"][0] is None for step in document["iterations"])
+    assert len(document["nodes"]) == 5 * 3
+    assert [node["action"] for node in document["nodes"] if node["parent"] == 0] == [1, 2]
+    selected = [step["expanded"] for step in document["iterations"]]
+    plain = solver.plan(
+        observation[None],
+        uniforms=torch.rand(1, 5, generator=torch.Generator().manual_seed(0)),
+        invalid_actions=torch.tensor([[True, False, False]]),
+    )
+    assert [0 if slot == 0 else slot - 1 for slot in plain.selected[0].tolist()] == selected
+    assert "–" in shown(search_text(document, 40, 100))
+
+
+class Board:
+    """A world that is given: nine cells, the goal in a corner, moves that do not leave the board."""
+
+    num_actions = 4
+
+    def encode(self, observation: Tensor) -> Tensor:
+        return observation
+
+    def expand(self, latent: Tensor) -> Expansion:
+        children = latent[:, None] + torch.tensor(MOVES).to(latent)
+        valid = ((children >= 0) & (children < 3)).all(2)
+        return Expansion(children, -torch.ones(children.shape[:2]), valid, (children == 2).all(2))
+
+    def value(self, latent: Tensor) -> Tensor:
+        return -(2 - latent).abs().sum(1)
+
+    def key(self, latent: Tensor) -> Tensor:
+        return (3 * latent[:, 0] + latent[:, 1]).long()
+
+
+class BoardSolver:
+    """What describing asks of a solver, on the board."""
+
+    def __init__(self, merge: bool, iterations: int):
+        self.world_model, self.merge, self.device = Board(), merge, torch.device("cpu")
+        self.config = SolverConfig(act_iterations=iterations, act_rule="greedy")
+        self.kind = SOLVERS["dtsn"]
+
+    @property
+    def act_iterations(self) -> int:
+        return self.config.act_iterations or 0
+
+    def plan(self, observation: Tensor, **settings: Any) -> SearchTree:
+        return best_first_search(
+            self.world_model, observation, iterations=self.act_iterations, rule="greedy", merge=self.merge,
+            **settings,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_ends_borders_and_places(merge: bool, tmp_path: Path) -> None:
+    solver: Any = BoardSolver(merge, 30)
+    document = describe_search(
+        solver,
+        torch.zeros(2),
+        label=lambda cell: f"{int(cell[0])},{int(cell[1])}",
+        actions=("E", "S", "W", "N"),
+    )
+    check_search(document)
+    assert read_search(write_search(tmp_path / "board.json", document)) == document
+    nodes, expanded = document["nodes"], [step["expanded"] for step in document["iterations"]]
+    for node in nodes[1:]:
+        before, (row, column) = (map(int, n["label"].split(",")) for n in (nodes[node["parent"]], node))
+        assert [row, column] == (np.array([*before]) + MOVES[node["action"]]).tolist()
+        assert 0 <= row < 3
+        assert 0 <= column < 3
+        assert node["terminal"] == (node["label"] == "2,2")
+        if node["terminal"] or node["same_as"] is not None:
+            assert node["expanded_at"] is None
+        if node["same_as"] is not None:
+            assert nodes[node["same_as"]]["label"] == node["label"]
+    open_sets = [{entry["id"] for entry in step["open"]} for step in document["iterations"]]
+    assert not any(nodes[n]["terminal"] or nodes[n]["same_as"] is not None for ids in open_sets for n in ids)
+    assert all(n in ids for n, ids in zip(expanded, open_sets, strict=True))
+    assert nodes[document["best_path"][-1]]["label"] == "2,2"
+    assert len(document["best_path"]) == 5
+    assert max(q for q in document["q"] if q is not None) == -4
+    text = shown(search_text(document, 200, 200), width=200)
+    assert "  end" in text
+    if merge:  # eight cells can be expanded, each once
+        assert len(document["iterations"]) == len({nodes[n]["label"] for n in expanded}) == 8
+        assert "8 of 30 expansions, then none was left" in text
+        assert "same place as node" in text
+    else:
+        assert len(document["iterations"]) == 30
+    search_figure(document, tmp_path / "board.png")
+
+
 def test_saved_states_are_searched_as_levels_are(solver: Solver, tmp_path: Path) -> None:
     document = describe_navigation(solver, LEVEL, ONE_EXIT, time=4)
     assert search_again(solver, document) == document
     assert search_again(solver, document, rule="greedy") == describe_navigation(
-        solver, LEVEL, ONE_EXIT, time=4, robot=document["grid"]["robot"], rule="greedy"
+        solver, LEVEL, ONE_EXIT, time=4, robot=document["scene"]["robot"], rule="greedy"
     )
     start = make_levels([LEVEL], ONE_EXIT)
     np.save(tmp_path / "state.npy", observe(start.walls, start.goal, start.robot)[0])
@@ -221,7 +366,7 @@ def test_saved_states_are_searched_as_levels_are(solver: Solver, tmp_path: Path)
 def test_an_observation_that_shows_no_hall(solver: Solver, tmp_path: Path) -> None:
     np.save(tmp_path / "state.npy", np.ones((3, 20, 20), dtype=np.uint8))
     document = describe_observation(solver, tmp_path / "state.npy")
-    assert document["grid"] is document["cells"] is document["blocked"] is None
+    assert document["scene"] is None
 
 
 def test_settings_of_the_search(solver: Solver) -> None:
@@ -252,8 +397,13 @@ def test_wrong_requests(solver: Solver, changes: dict[str, Any], message: str) -
 
 
 def test_trees_too_large_are_refused_before_they_grow() -> None:
-    with pytest.raises(ValueError, match="88573 nodes"):
+    with pytest.raises(ValueError, match="nodes or more: at most 20000"):
         describe_search(random_solver("treeqn", depth=10), torch.zeros(5).double())
+
+
+def test_deep_trees_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="nodes or more"):
+        describe_search(random_solver("treeqn", depth=10**6), torch.zeros(5).double())
 
 
 def test_diverged_solvers_are_refused() -> None:
@@ -284,8 +434,8 @@ def test_round_trip(solver: Solver, tmp_path: Path) -> None:
         (b"\xff\xfe\x00", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"[]", "not a dtsn.search document"),
-        (b'{"format": "dtsn.search", "version": 2}', "version 2 cannot be read"),
-        (b'{"format": "dtsn.search", "version": 1}', "must have the fields format, version, solver"),
+        (b'{"format": "dtsn.search", "version": 1}', "version 1 cannot be read"),
+        (b'{"format": "dtsn.search", "version": 2}', "must have the fields format, version, solver"),
         (b" " * (32 * 2**20 + 1), "larger than 32 MB"),
     ],
 )
@@ -302,26 +452,35 @@ def test_missing_file(tmp_path: Path) -> None:
         read_search(tmp_path / "search.json")
 
 
-MISFITS = {
+MISFITS: dict[str, Callable[[Any], Any]] = {
     "solver.num_actions": lambda d: d["solver"].update(num_actions=3),
     "solver.iterations": lambda d: d["solver"].update(iterations=9),
+    "solver.planner must be 'best_first' or": lambda d: d["solver"].update(planner="best"),
     r"nodes\[3\].reward must be a finite number": lambda d: d["nodes"][3].update(reward=float("nan")),
     r"nodes\[3\] does not fit": lambda d: d["nodes"][3].update(parent=2),
     r"nodes\[7\] does not fit": lambda d: d["nodes"][7].update(depth=9),
-    "nodes must be 1": lambda d: d["nodes"].pop(),
-    r"iterations\[2\] does not fit": lambda d: d["iterations"][2].update(expanded=999),
+    r"nodes\[5\] does not fit": lambda d: d["nodes"][5].update(same_as=999),
+    r"nodes\[6\].terminal must lie": lambda d: d["nodes"][6].update(terminal=2),
+    r"nodes\[6\].label must not contain control": lambda d: d["nodes"][6].update(label="\x1b[31m"),
+    "one child for an action": lambda d: d["nodes"][4].update(action=2, root_action=2),
+    "nodes must fit": lambda d: d["nodes"].extend(d["nodes"]),
+    r"iterations\[2\] does not fit": lambda d: d["iterations"][2]["open"][0].update(id=999),
     "at most once": lambda d: d["iterations"][2].update(expanded=0),
     r"iterations\[1\].open\[0\].id must be of type int": lambda d: d["iterations"][1]["open"][0].update(
         id=True
     ),
     "best_path": lambda d: d["best_path"].append(1),
-    "q must have 4 numbers": lambda d: d["q"].pop(),
-    "action must be in": lambda d: d.update(action=4),
-    "cell of robot is not on the grid": lambda d: d["grid"].update(robot=[20, 0]),
-    "cell of 5 is not on the grid": lambda d: d["cells"].update({"5": "no"}),
-    "cells must give": lambda d: d.update(cells=None),
-    "grid.walls must be rows": lambda d: d["grid"]["walls"][0].append(0),
-    "blocked must be ids": lambda d: d.update(blocked=[999]),
+    "by the best action first": lambda d: d.update(action=(d["action"] + 1) % 4),
+    "q must have 4 entries": lambda d: d["q"].pop(),
+    "cell of robot is not on the grid": lambda d: d["scene"].update(robot=[20, 0]),
+    "cell of node 5 is not on the grid": lambda d: d["scene"]["cells"].__setitem__(5, [1]),
+    "cells must give": lambda d: d["scene"]["cells"].pop(),
+    "scene.walls must be rows": lambda d: d["scene"]["walls"][0].append(0),
+    "scene.true_values must have": lambda d: d["scene"]["true_values"].pop(),
+    "scene.plan does not fit": lambda d: d["scene"]["plan"].update(steps=99),
+    "blocked must be ids": lambda d: d["scene"].update(blocked=[999]),
+    "scene.kind must be one of grid, picture, text": lambda d: d["scene"].update(kind="film"),
+    "scene.data must begin with": lambda d: d.update(scene={"kind": "picture", "data": "https://x"}),
     "source must have the fields": lambda d: d.update(source={"environment": "navigation"}),
 }
 
@@ -392,8 +551,17 @@ def test_text_of_every_planner() -> None:
 
 
 def test_hall_as_text(solver: Solver) -> None:
-    text = hall_text(describe_navigation(solver, LEVEL, ONE_EXIT)).plain
+    document = describe_navigation(solver, LEVEL, ONE_EXIT)
+    text = hall_text(document, document["scene"]).plain
     assert len(text.splitlines()) == 20
     assert {len(line.rstrip()) <= 40 for line in text.splitlines()} == {True}
     assert all(symbol in text for symbol in "●◆█")
     assert any(symbol in text for symbol in "→↓←↑✗")
+
+
+def test_schema_page_is_generated() -> None:
+    assert SCHEMA_PAGE.read_text() == schema_page(), "run python tests/test_inspection.py"
+
+
+if __name__ == "__main__":
+    SCHEMA_PAGE.write_text(schema_page())

@@ -17,6 +17,7 @@ from dtsn.envs.navigation import (
     NavigationEnv,
     NavigationOptions,
     NavigationVectorEnv,
+    grid_symmetries,
     make_levels,
     observe,
     render_ansi,
@@ -419,3 +420,40 @@ def test_collision_reward_is_paid_for_collisions_alone() -> None:
     assert rewards == [-1.0] * (len(rewards) - 1) + [-30.0]
     with pytest.raises(ValueError, match="collision_reward"):
         NavigationVectorEnv(1, collision_reward=float("nan"))
+
+
+def test_grid_symmetries_commute_with_the_environment() -> None:
+    rng = np.random.default_rng(0)
+    levels = make_levels(np.arange(400))
+    action = rng.integers(4, size=len(levels))
+    action[::2] = 0  # robots walk into walls, too
+    robot, goal = levels.robot, levels.goal
+    following, _, _ = step(levels.walls, goal, robot, action)
+    arrays = {
+        "observation": observe(levels.walls, goal, robot),
+        "action": action,
+        "reward": np.arange(400.0),
+        "next_observation": observe(levels.walls, goal, following),
+    }
+    turned = grid_symmetries(arrays, rng)
+
+    def cells(plane: np.ndarray) -> np.ndarray:  # [B, H, H] with a single 1 each → [B, 2]
+        return np.argwhere(plane)[:, 1:]
+
+    walls, goals, robots = np.moveaxis(turned["observation"], 1, 0)
+    moved, _, _ = step(walls.astype(bool), cells(goals), cells(robots), turned["action"])
+    expected = observe(walls.astype(bool), cells(goals), moved)
+    assert np.array_equal(turned["next_observation"], expected)
+    assert np.array_equal(turned["reward"], arrays["reward"])
+
+
+def test_all_eight_symmetries_occur_and_nothing_else() -> None:
+    grid = np.arange(9).reshape(1, 3, 3)
+    batch = np.repeat(grid[None], 800, axis=0)
+    arrays = {"observation": batch, "next_observation": batch + 9, "action": np.zeros(800, np.int64)}
+    turned = grid_symmetries(arrays, np.random.default_rng(0))
+    kinds, counts = np.unique(turned["observation"].reshape(800, 9), axis=0, return_counts=True)
+    assert len(kinds) == 8
+    assert counts.min() > 60
+    assert np.array_equal(turned["next_observation"], turned["observation"] + 9)
+    assert set(arrays["action"]) == {0}  # the batch given is left as it was

@@ -7,11 +7,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
-from dtsn.envs.procgen import GAMES, load_envpool
-from dtsn.reproduce.experiments import PROCGEN_BUDGETS
-from dtsn.reproduce.navigation import run as navigation
+from dtsn.batch import Batch
+from dtsn.envs.procgen import FRAME_SHAPE, GAMES, load_envpool
+from dtsn.reproduce.navigation.plan import Campaign
+from dtsn.reproduce.navigation.variants import FAMILIES
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.reproduce.procgen.run import (
     ProcgenCampaign,
     behaviour_policy,
@@ -21,6 +27,7 @@ from dtsn.reproduce.procgen.run import (
     write_meta,
 )
 from dtsn.settings import plain
+from dtsn.solvers.solver import Solver
 
 
 def need_envpool():
@@ -75,6 +82,24 @@ def test_bad_settings(tmp_path, changes, message):
         campaign(tmp_path, **changes)
 
 
+def test_cloning_minimises_cross_entropy_alone():
+    config = PROCGEN_BUDGETS["tiny"].config("cloning", seed=0)
+    space = gymnasium.spaces.Box(0, 255, FRAME_SHAPE, np.uint8)
+    solver = Solver.create(
+        config.solver, space, gymnasium.spaces.Discrete(15), network=config.network, seed=0
+    )
+    frames = torch.randint(0, 256, (6, *FRAME_SHAPE), dtype=torch.uint8)
+    actions = torch.arange(6)
+    numbers = torch.randn(6)
+    loss = solver.loss(Batch(frames, actions, numbers, numbers, frames, torch.zeros(6, dtype=torch.bool)))
+    expected = functional.cross_entropy(solver.train()(frames), actions)
+    torch.testing.assert_close(loss.total, expected)
+    weights = [weight for weight in solver.parameters() if weight.requires_grad]
+    found, slow = (torch.autograd.grad(x, weights, allow_unused=True) for x in (loss.total, expected))
+    for a, b in zip(found, slow, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_cost_counts_what_is_missing(tmp_path):
     everything = campaign(tmp_path, games=("all",), budget="cpu")
     assert everything.games == tuple(GAMES)
@@ -85,6 +110,8 @@ def test_cost_counts_what_is_missing(tmp_path):
         path.parent.mkdir(parents=True)
         path.touch()
     assert one.cost() == 0
+    more = campaign(tmp_path, games=("maze",), budget="cpu", solvers=("qnet", "cloning", "dtsn-no-reinforce"))
+    assert more.cost() > 0
 
 
 def test_the_command_says_what_it_costs_and_suggests_names(monkeypatch, capsys, tmp_path):
@@ -237,7 +264,7 @@ def test_settings_of_records_are_json():
 def test_committed_rows_are_those_of_the_budgets():
     results = Path(__file__).parents[1] / "results"
     check_record(ProcgenCampaign(results=results / "procgen"))
-    navigation.check_record(navigation.Campaign(results=results / "navigation"))
+    Campaign(tuple(FAMILIES), results=results / "navigation").check_record()
 
 
 def test_a_clone_with_rows_and_without_runs_has_nothing_to_do(tmp_path):

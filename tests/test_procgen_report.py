@@ -1,24 +1,17 @@
 """Procgen's numbers against hand calculation and enumeration, and the page made of them."""
 
-import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dtsn.evaluation.episodes import ProcgenRow, write_rows
-from dtsn.reproduce.experiments import PAPER_PROCGEN, PAPER_PROCGEN_WINS, PROCGEN_BUDGETS
-from dtsn.reproduce.procgen.report import (
-    alike,
-    bootstrap,
-    build_procgen_report,
-    mean_z,
-    normalised,
-    read_rows,
-    summarise,
-    wins,
-    z_score,
-)
+from dtsn.evaluation.rows import ProcgenRow, read_rows, write_rows
+from dtsn.reproduce.paper import PAPER_PROCGEN, PAPER_PROCGEN_WINS, RERUN_PROCGEN, RERUN_PROCGEN_WINS
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
+from dtsn.reproduce.procgen.report import build_procgen_report
+from dtsn.reproduce.procgen.scores import alike, all_scores, mean_z, normalised, summarise, wins, z_score
+from dtsn.reproduce.statistics import crossed_bootstrap
 
 
 def test_z_score_by_hand():
@@ -27,12 +20,12 @@ def test_z_score_by_hand():
     assert normalised(np.array([5.0]), np.array([3.0]), np.array([1.0])) == 2.0
 
 
-def test_wins_of_the_papers_own_scores_are_the_papers():
-    scores = {
-        game: {name: np.array([value]) for name, value in row.items()} for game, row in PAPER_PROCGEN.items()
-    }
-    games = list(scores)
-    assert {other: wins(scores, "dtsn", other, games) for other in PAPER_PROCGEN_WINS} == PAPER_PROCGEN_WINS
+@pytest.mark.parametrize(
+    ("table", "won"), [(PAPER_PROCGEN, PAPER_PROCGEN_WINS), (RERUN_PROCGEN, RERUN_PROCGEN_WINS)]
+)
+def test_wins_of_the_papers_own_scores_are_the_papers(table, won):
+    scores = {game: {name: np.array([[value]]) for name, value in row.items()} for game, row in table.items()}
+    assert {other: wins(scores, "dtsn", other, list(scores)) for other in won} == won
 
 
 def test_mean_z_is_the_mean_over_games():
@@ -57,30 +50,13 @@ def test_episodes_alike_have_the_same_level_score_and_length():
     assert np.isnan(alike({0: played([1, 2, 3, 4], [5, 5, 5, 5], first=8)}, baseline))  # on other levels
 
 
-def test_bootstrap_against_all_resamples():
-    """The interval's ends are quantiles of the distribution over all resamples of each stratum."""
-    a, b = np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0])
-
-    def difference(drawn):
-        return float(drawn[0].mean() - drawn[1].mean())
-
-    every = [
-        np.mean(x) - np.mean(y)
-        for x in itertools.product(a, repeat=3)
-        for y in itertools.product(b, repeat=2)
-    ]
-    low, high = bootstrap([a, b], difference, 20_000)
-    assert low == pytest.approx(np.quantile(every, 0.025), abs=0.35)
-    assert high == pytest.approx(np.quantile(every, 0.975), abs=0.35)
-    assert bootstrap([a, b], difference, 200) == bootstrap([a, b], difference, 200)
-
-
 def test_bootstrap_is_that_of_rliable():
     """Aggregates over games agree with rliable's stratified bootstrap, where that is installed."""
     library = pytest.importorskip("rliable.library", reason="pip install rliable 'pandas<3'")
     scores = np.random.default_rng(0).gamma(2.0, size=(60, 4)) * [1.0, 2.0, 3.0, 10.0]  # [episodes, games]
     _, theirs = library.get_interval_estimates({"ours": scores}, lambda x: np.array([x.mean()]), reps=20_000)
-    ours = bootstrap(list(scores.T), lambda drawn: float(np.mean([x.mean() for x in drawn])), 20_000)
+    games = [[values[None]] for values in scores.T]  # one seed each
+    ours = crossed_bootstrap(games, lambda drawn: float(np.mean([x[0].mean() for x in drawn])), 20_000)
     assert ours == pytest.approx(theirs["ours"].ravel(), rel=5e-3)
 
 
@@ -99,7 +75,7 @@ def campaign(folder, games=("coinrun", "dodgeball")):
 
 def test_rows_round_trip(tmp_path):
     path = write_rows(tmp_path / "x.csv.gz", [ProcgenRow(7, 2.5, False, 3), ProcgenRow(8, -1.0, True, 9)])
-    read = read_rows(path)
+    read = read_rows(path, ProcgenRow)
     assert {name: values.tolist() for name, values in read.items()} == {
         "level": [7, 8],
         "score": [2.5, -1],
@@ -113,7 +89,7 @@ def test_damaged_rows_are_named(tmp_path, damage):
     path = tmp_path / "x.csv.gz"
     path.write_bytes(damage)
     with pytest.raises(ValueError, match=r"x\.csv\.gz"):
-        read_rows(path)
+        read_rows(path, ProcgenRow)
 
 
 def test_the_page_and_the_summary(tmp_path):
@@ -164,7 +140,7 @@ def test_figures_policies_and_run_times(tmp_path):
     drawn, policy = (
         np.array([row.score for row in rows(mean, seed=10 + n)]) for n, mean in enumerate((0, 8))
     )
-    half = 1.96 * np.sqrt(drawn.var() / 50 + policy.var() / 50)
+    half = 1.96 * (policy - drawn).std(ddof=1) / np.sqrt(50)  # on the same levels
     assert f"| {policy.mean() - drawn.mean():+.2f} ± {half:.2f} |" in gains  # of coinrun, the second game
 
 
@@ -194,13 +170,55 @@ def test_budgets_do_not_write_over_each_other(tmp_path):
     assert "notes" not in page
 
 
+def test_seeds_of_the_baseline_are_pooled():
+    def played(*scores):
+        return {"level": np.arange(2.0), "score": np.array(scores, float), "steps": np.ones(2)}
+
+    episodes = {"maze": {"qnet": {0: played(0, 2), 1: played(4, 6)}, "dtsn": {0: played(8, 8)}}}
+    z = summarise(episodes)["games"]["maze"]["dtsn"]["z"]
+    assert z == pytest.approx((8 - 3) / np.std([0, 2, 4, 6]), abs=1e-4)
+    other = played(1, 1) | {"level": np.array([0.0, 5.0])}
+    with pytest.raises(ValueError, match="rows of maze must be of the same levels"):
+        all_scores({"maze": {"qnet": {0: played(0, 2)}, "dtsn": {0: other}}})
+
+
+def test_scripted_experts_are_marked_and_left_out(tmp_path, monkeypatch):
+    monkeypatch.setitem(PROCGEN_BUDGETS, "cpu", replace(PROCGEN_BUDGETS["cpu"], scripted=("maze",)))
+    campaign(tmp_path, games=("coinrun", "dodgeball", "maze"))
+    build_procgen_report(tmp_path, tmp_path / "page.md")
+    summary = json.loads((tmp_path / "procgen" / "summary.json").read_text())
+    assert {game: expert["kind"] for game, expert in summary["experts"].items()} == {
+        "coinrun": "ppg",
+        "dodgeball": "ppg",
+        "maze": "scripted",
+    }
+    z = {game: of["dtsn"]["z"] for game, of in summary["games"].items()}
+    assert summary["mean_z"]["dtsn"] == pytest.approx(np.mean(list(z.values())), abs=1e-4)
+    assert summary["mean_z_without_scripted"]["dtsn"] == pytest.approx(
+        (z["coinrun"] + z["dodgeball"]) / 2, abs=1e-4
+    )
+    assert summary["mean_z_without_dodgeball"]["dtsn"] == pytest.approx(
+        (z["coinrun"] + z["maze"]) / 2, abs=1e-4
+    )
+    maze = summary["experts"]["maze"]
+    drawn = np.array([row.score for row in rows(0.0, seed=20)])
+    half = 1.96 * drawn.std(ddof=1) / np.sqrt(50)
+    assert maze["random_interval"] == pytest.approx([drawn.mean() - half, drawn.mean() + half], abs=1e-3)
+    assert maze["interval"][0] < maze["mean"] < maze["interval"][1]
+    page = (tmp_path / "page.md").read_text()
+    assert ", a script on maze; " in page
+    assert "| maze | script |" in page
+    assert "In 3 of 3 games the policy's interval lies above" in page
+    assert "| follow-up's mean | 0.10 | 0.27 | 0.35 |" in page
+
+
 def test_unknown_budget():
     with pytest.raises(ValueError, match="huge"):
         build_procgen_report(None, None, "huge")
 
 
 def test_a_player_without_a_baseline_has_no_aggregate():
-    summary = summarise({"maze": {"dtsn": {0: {"score": np.array([1.0])}}}})
+    summary = summarise({"maze": {"dtsn": {0: {"level": np.array([7.0]), "score": np.array([1.0])}}}})
     assert summary["mean_z"] == {}
     assert summary["wins"] == {}
 

@@ -42,7 +42,6 @@ def test_commands_run(tmp_path: Path) -> None:
         result = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert result.returncode == 0, result.stderr
     assert (tmp_path / "mine/report.md").exists()
-    assert (tmp_path / "mine/report.html").exists()
 
 
 def test_make_targets_exist() -> None:

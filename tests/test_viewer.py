@@ -19,6 +19,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -28,7 +29,7 @@ from PIL import Image
 
 from dtsn import pretrained
 from dtsn.checkpoint import load_state, save_checkpoint
-from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
+from dtsn.config import SOLVERS, NetworkConfig, SolverConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions, make_levels
 from dtsn.envs.procgen import (
     FRAME_SHAPE,
@@ -39,13 +40,19 @@ from dtsn.envs.procgen import (
     load_envpool,
     play_levels,
 )
-from dtsn.evaluation.episodes import evaluate_navigation, solver_policy, trace_navigation
+from dtsn.evaluation.navigation import evaluate_navigation, trace_navigation
+from dtsn.evaluation.procgen import solver_policy
 from dtsn.experts.value_iteration import optimal_steps
-from dtsn.inspection.document import check_search, describe_navigation
+from dtsn.inspection import check_search, describe_navigation, to_json
 from dtsn.pretrained import shipped
-from dtsn.training.trainer import Trainer, load_solver
-from dtsn.viewer import server as viewer
-from dtsn.viewer.server import MAX_ITERATIONS, MAX_WAITING, Library, answers_to, create_app
+from dtsn.solvers.solver import Solver
+from dtsn.training.loading import load_solver
+from dtsn.training.trainer import Trainer
+from dtsn.viewer.guard import MAX_WAITING, answers_to
+from dtsn.viewer.library import MAX_ITERATIONS, SOLVERS_KEPT, Library, Shown
+from dtsn.viewer.replay import MAX_ACTIONS, GymWorld
+from dtsn.viewer.server import MEDIA_TYPES, PAGE, create_app, server_config
+from hostile_runs import hostile_runs_in_viewer
 
 DTSN = pretrained.FOLDER / "navigation-dtsn"
 LEVEL = 2_000_014
@@ -65,11 +72,13 @@ def easy_level() -> int:
 class Server:
     """A server on a free port and a client that can say anything."""
 
-    def __init__(self, runs: Path):
-        self.runs = runs
+    def __init__(self, library: Library):
+        self.runs = library.runs
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
-        self.uvicorn = uvicorn.Server(uvicorn.Config(create_app(runs), log_level="critical"))
+        config = server_config(create_app(library))
+        config.log_level = "critical"
+        self.uvicorn = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [self.socket]})
         self.thread.start()
 
@@ -97,7 +106,8 @@ class Server:
         return status, json.loads(content)
 
     def search(self, **question: Any) -> tuple[int, Any]:
-        return self.post(json.dumps({"run": "shipped/navigation-dtsn", "exits": 1} | question).encode())
+        asked = {"run": "shipped/navigation-dtsn", "options": {"exits": "1"}} | question
+        return self.post(json.dumps(asked).encode())
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +115,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, an exported solver, one of another environment, and links to elsewhere."""
     root = tmp_path_factory.mktemp("view")
     runs, outside = root / "runs", root / "outside"
-    shutil.copytree(DTSN, runs / "study/dtsn-0/checkpoints/step-3000")
+    for step in (2000, 3000):
+        shutil.copytree(DTSN, runs / f"study/dtsn-0/checkpoints/step-{step}")
+    options = {"exits": 2, "exit_layout": "opposite", "hall": [8, 11]}
+    said = {"env": {"id": "dtsn/Navigation-v0", "options": options}}
+    (runs / "study/dtsn-0/config.json").write_text(json.dumps(said))
     shutil.copytree(DTSN, runs / "exported")
     shutil.copytree(DTSN, outside)
     state = json.loads((DTSN / "state.json").read_text())
@@ -128,7 +142,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(runs: Path) -> Iterator[Server]:
-    server = Server(runs)
+    server = Server(Library(runs))
     yield server
     server.close()
 
@@ -136,21 +150,21 @@ def server(runs: Path) -> Iterator[Server]:
 # --- what it answers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in viewer.PAGE.iterdir()))
+@pytest.mark.parametrize("name", sorted(path.name for path in PAGE.iterdir()))
 def test_page_is_served_with_closed_doors(server: Server, name: str) -> None:
     path = "/" if name == "index.html" else f"/{name}"
     server.request("GET", path)
     status, headers, content = server.request("GET", path)
     assert status == 200
-    assert content == (viewer.PAGE / name).read_bytes()
-    assert headers["content-type"].partition(";")[0] == viewer.MEDIA_TYPES[Path(name).suffix]
+    assert content == (PAGE / name).read_bytes()
+    assert headers["content-type"].partition(";")[0] == MEDIA_TYPES[Path(name).suffix]
     assert "default-src 'none'" in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
     assert not any(name.startswith("access-control") for name in headers)
 
 
 def test_page_needs_nothing_from_elsewhere() -> None:
-    for path in viewer.PAGE.iterdir():
+    for path in PAGE.iterdir():
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")  # a name, not an address
         for word in (
             "://",
@@ -164,25 +178,47 @@ def test_page_needs_nothing_from_elsewhere() -> None:
 
 def test_runs_are_listed(server: Server) -> None:
     status, _, content = server.request("GET", "/api/runs")
-    listed = {run.pop("name"): run for run in json.loads(content)["runs"]}
-    names = ["shipped/navigation-dtsn", "shipped/navigation-qnet", "exported", "study/dtsn-0"]
+    overview = json.loads(content)
+    listed = {run.pop("name"): run for run in overview["runs"]}
+    shown = ["shipped/navigation-dtsn", "shipped/navigation-qnet", "exported", "study/dtsn-0"]
     assert status == 200
-    assert sorted(listed) == sorted(names)
-    dtsn = {"solver": "dtsn", "planner": "best_first", "step": load_state(shipped("dtsn"))["step"]}
-    dtsn |= {"environment": "navigation"}
-    assert listed["study/dtsn-0"] == dtsn | {"iterations": 10, "rule": "sample", "temperature": 1.0}
+    assert sorted(name for name, run in listed.items() if "problem" not in run) == sorted(shown)
+    problems = {name: run["problem"] for name, run in listed.items() if "problem" in run}
+    assert set(problems) == {"damaged", "empty", "frames", "linked-file", "linked-step"}
+    assert "no checkpoint yet" in problems["empty"]
+    assert "outside the folder" in problems["linked-step"]
+    assert "dtsn.viewer.show" in problems["frames"]
+    assert listed["study/dtsn-0"] == {
+        "solver": "dtsn",
+        "planner": "best_first",
+        "environment": "navigation",
+        "size": 20,
+        "options": {"exits": "1", "layout": "opposite", "hall": "8-11"},
+        "iterations": 10,
+        "rule": "sample",
+        "temperature": 1.0,
+        "step": load_state(shipped("dtsn"))["step"],
+        "steps": [2000, 3000],
+    }
+    assert listed["exported"]["options"] == {"exits": "1", "layout": "independent", "hall": "7-12"}
     assert listed["shipped/navigation-qnet"]["planner"] == "one_step"
     assert listed["shipped/navigation-qnet"]["iterations"] is None
+    assert overview["solvers"]["dtsn"] == {"title": "D-TSN", "colour": SOLVERS["dtsn"].colour}
+
+
+def test_checkpoint_of_a_run_can_be_chosen(server: Server) -> None:
+    for step, status in ((None, 200), (2000, 200), (3000, 200), (5, 422)):
+        assert server.search(run="study/dtsn-0", step=step, iterations=1)[0] == status
 
 
 def test_folder_may_be_a_run_itself(runs: Path) -> None:
-    library = Library(runs / "study/dtsn-0", "cpu")
+    library = Library(runs / "study/dtsn-0")
     assert library.entries()[-1]["name"] == "."
-    assert library.solver(".").config.name == "dtsn"
+    assert library.find(".").solver.config.name == "dtsn"
 
 
 def test_missing_folder_shows_the_shipped_solvers(tmp_path: Path) -> None:
-    assert len(Library(tmp_path / "none", "cpu").entries()) == 2
+    assert len(Library(tmp_path / "none").entries()) == 2
 
 
 @pytest.mark.parametrize("run", ["shipped/navigation-dtsn", "study/dtsn-0", "exported"])
@@ -190,7 +226,7 @@ def test_search_is_the_library_s(server: Server, run: str) -> None:
     search = {"iterations": 7, "rule": "epsilon_greedy", "temperature": 0.5}
     status, reply = server.search(run=run, level=LEVEL, actions=[0], seed=3, **search)
     assert status == 200
-    robot = reply["state"]["path"][-1]
+    robot = reply["state"]["scene"]["robot"]
     options = NavigationOptions(exits=1)
     expected = describe_navigation(load_solver(DTSN), LEVEL, options, time=1, robot=robot, seed=3, **search)
     assert reply["search"] == json.loads(json.dumps(expected))
@@ -204,9 +240,9 @@ def test_following_the_answers_is_the_evaluated_episode(server: Server, solver: 
         actions.append(reply["search"]["action"])
     trained = load_solver(pretrained.FOLDER / f"navigation-{solver}")
     cells = trace_navigation(trained, level, NavigationOptions(exits=1))
-    assert reply["state"]["path"] == cells.tolist()
+    assert reply["state"]["scene"]["path"] == cells.tolist()
     assert reply["state"]["outcome"] == "goal"
-    assert reply["state"]["time"] == len(actions) >= reply["state"]["optimal_steps"]
+    assert reply["state"]["status"].startswith(f"Goal after {len(actions)} steps; the shortest way has ")
 
 
 def test_collision_and_time_out_end_an_episode(server: Server) -> None:
@@ -221,23 +257,23 @@ def test_collision_and_time_out_end_an_episode(server: Server) -> None:
                 break
     assert set(outcomes.values()) == {"collision"}
     level = 2_000_001
-    path = server.search(level=level)[1]["state"]["path"]
+    path = server.search(level=level)[1]["state"]["scene"]["path"]
     back_and_forth = [1, 3] * 100  # south of the robot is free
     state = server.search(level=level, actions=back_and_forth)[1]["state"]
-    assert (state["outcome"], state["time"], state["path"][-1]) == ("time-out", 200, path[0])
+    assert (state["outcome"], state["time"], state["scene"]["robot"]) == ("time-out", 200, path[0])
 
 
 def test_a_run_under_training_shows_its_newest_checkpoint(runs: Path) -> None:
-    library, run = Library(runs, "cpu"), runs / "study/dtsn-0"
-    first = library.solver("study/dtsn-0")
-    assert library.solver("study/dtsn-0") is first
+    library, run = Library(runs), runs / "study/dtsn-0"
+    first = library.find("study/dtsn-0")
+    assert library.find("study/dtsn-0") is first
     newer = run / "checkpoints/step-4000"
     shutil.copytree(DTSN, newer)
     try:
-        assert library.solver("study/dtsn-0") is not first
+        assert library.find("study/dtsn-0") is not first
     finally:
         shutil.rmtree(newer)
-    assert library._load_once.cache_info().maxsize == viewer.SOLVERS_KEPT
+    assert library._load_once.cache_info().maxsize == SOLVERS_KEPT
 
 
 # --- Procgen -------------------------------------------------------------------------------------------
@@ -263,22 +299,25 @@ def procgen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for name, data in (("nameless", []), ("said", said)):
         shutil.copytree(runs / "leaper/dtsn-0", runs / name)
         (runs / name / "config.json").write_text(json.dumps(data))
-    server = Server(runs)
+    server = Server(Library(runs))
     yield server
     server.close()
 
 
-PROCGEN: dict[str, Any] = {"run": "leaper/dtsn-0", "game": "leaper", "level": SPLITS["test"][0]}
+LEAPER = {"game": "leaper", "mode": "easy"}
+PROCGEN: dict[str, Any] = {"run": "leaper/dtsn-0", "options": LEAPER, "level": SPLITS["test"][0]}
 
 
 def test_procgen_runs_are_listed_with_their_likely_game(procgen: Server) -> None:
     listed = json.loads(procgen.request("GET", "/api/runs")[2])
     runs = {run["name"]: run for run in listed["runs"] if run["environment"] == "procgen"}
-    games = {name: (run["game"], run["mode"]) for name, run in runs.items()}
+    games = {name: (run["options"]["game"], run["options"]["mode"]) for name, run in runs.items()}
     unsaid = {"leaper/dtsn-0": ("leaper", "easy"), "nameless": ("coinrun", "easy")}
     assert games == {**unsaid, "said": ("heist", "hard")}
-    assert listed["games"] == {game: list(modes) for game, modes in GAMES.items()}
-    assert listed["procgen_level"] == SPLITS["test"][0]
+    game, mode = listed["worlds"]["procgen"]["fields"]
+    assert game["choices"] == list(GAMES)
+    assert (mode["by"], mode["choices"]) == ("game", {game: list(modes) for game, modes in GAMES.items()})
+    assert listed["worlds"]["procgen"]["level"] == SPLITS["test"][0]
 
 
 def test_following_the_answers_is_the_played_procgen_episode(procgen: Server) -> None:
@@ -295,13 +334,13 @@ def test_following_the_answers_is_the_played_procgen_episode(procgen: Server) ->
         check_search(reply["search"])
         assert reply["search"]["action"] == actions[n]
         assert len(reply["search"]["nodes"]) == 1 + 4 * NUM_ACTIONS
-        assert pixels(reply["state"]["frame"]).tolist() == played.observations[n].tolist()
-        assert (reply["state"]["time"], reply["state"]["done"]) == (n, False)
+        assert pixels(reply["state"]["scene"]["data"]).tolist() == played.observations[n].tolist()
+        assert (reply["state"]["time"], reply["state"]["outcome"]) == (n, None)
     state = (reply := procgen.search(**PROCGEN | {"level": level, "actions": actions})[1])["state"]
     assert reply["search"] is None
-    assert (state["done"], state["completed"]) == (True, played.complete)
-    assert state["score"] == pytest.approx(float(played.rewards.sum()))
-    assert pixels(state["frame"]).tolist() == played.observations[-1].tolist()
+    assert state["outcome"] == ("goal" if played.complete else "over")
+    assert state["status"].endswith(f"after {length} steps; score {played.rewards.sum():.1f}.")
+    assert pixels(state["scene"]["data"]).tolist() == played.observations[-1].tolist()
     assert procgen.search(**PROCGEN | {"level": level, "actions": [*actions, 0]})[0] == 422
 
 
@@ -315,12 +354,13 @@ def pixels(address: str) -> np.ndarray:
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [
-        ({"game": "Leaper"}, "did you mean 'leaper'"),
-        ({"mode": "memory"}, "leaper has no mode 'memory'"),
-        ({"actions": [15]}, "less than 15"),
-        ({"actions": [4] * (viewer.MAX_ACTIONS + 1)}, "at most 1000 items"),
+        ({"options": {"game": "Leaper"}}, "did you mean 'leaper'"),
+        ({"options": LEAPER | {"mode": "memory"}}, "leaper has no mode 'memory'"),
+        ({"options": LEAPER | {"exits": "1"}}, "options must be among game, mode, got 'exits'"),
+        ({"actions": [15]}, "actions must be below 15, got 15"),
+        ({"actions": [4] * (MAX_ACTIONS + 1)}, "at most 1000 items"),
         ({"level": 2**31 - 1}, "level is 2147483647"),
-        ({"run": "shipped/navigation-dtsn", "actions": [4]}, "must lie in 0..3, got 4"),
+        ({"run": "shipped/navigation-dtsn", "actions": [4], "options": {}}, "must lie in 0..3, got 4"),
     ],
 )
 def test_bad_procgen_question_is_refused(procgen: Server, bad: dict[str, Any], sentence: str) -> None:
@@ -371,8 +411,16 @@ BAD_QUESTIONS: dict[str, dict[str, Any] | bytes] = {
     "negative": {"temperature": -1},
     "cold": {"temperature": 0},
     "rule": {"rule": "best"},
-    "exits": {"exits": 3},
-    "layout": {"layout": "round"},
+    "exits": {"options": {"exits": "3"}},
+    "exits as a number": {"options": {"exits": 1}},
+    "layout": {"options": {"layout": "round"}},
+    "hall": {"options": {"hall": "12-7"}},
+    "hall of words": {"options": {"hall": "here"}},
+    "hall of digits": {"options": {"hall": "9" * 99 + "-" + "9"}},
+    "unknown option": {"options": {"game": "leaper"}},
+    "many options": {"options": {str(n): "1" for n in range(100)}},
+    "step": {"step": 10**17},
+    "step text": {"step": "newest"},
     "level": {"level": -1},
     "large level": {"level": 2**63},
     "seed": {"seed": -1},
@@ -472,7 +520,7 @@ def test_only_so_many_searches_wait(server: Server, monkeypatch: pytest.MonkeyPa
         assert release.wait(20)
         return {}
 
-    monkeypatch.setattr(viewer, "describe_navigation", slow)
+    monkeypatch.setattr("dtsn.viewer.replay.describe_navigation", slow)
     with ThreadPoolExecutor(MAX_WAITING + 4) as pool:
         asked = [pool.submit(server.search) for _ in range(MAX_WAITING + 4)]
         refused = [done for done in (_first_done(asked, 3)) if done[0] == 503]
@@ -482,6 +530,155 @@ def test_only_so_many_searches_wait(server: Server, monkeypatch: pytest.MonkeyPa
         assert len(started) == 1
         release.set()
         assert [future.result()[0] for future in asked].count(200) == MAX_WAITING + 1
+
+
+def test_who_goes_away_leaves_the_queue(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, started = threading.Event(), []
+
+    def slow(*_: Any, **__: Any) -> dict[str, Any]:
+        started.append(1)
+        assert release.wait(20)
+        return {}
+
+    monkeypatch.setattr("dtsn.viewer.replay.describe_navigation", slow)
+    body = b'{"run": "shipped/navigation-dtsn"}'
+    head = f"POST /api/search HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(server.search)
+        while not started:
+            time.sleep(0.01)
+        for _ in range(3):  # more than may wait, if any of them stayed
+            impatient = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(MAX_WAITING)]
+            for client in impatient:
+                client.sendall(head.encode() + body)
+            time.sleep(0.3)
+            for client in impatient:
+                client.close()
+            time.sleep(0.5)
+        release.set()
+        assert running.result()[0] == 200
+    assert server.search()[0] == 200
+    assert len(started) == 2  # none of those who left was searched for
+
+
+def test_slow_clients_are_hung_up_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEAD_SECONDS", "BODY_SECONDS"):
+        monkeypatch.setattr(f"dtsn.viewer.guard.{name}", 0.3)
+    head = f"POST /api/search HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+    kinds = "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    answers = {"": b"", head: b"", head + kinds + "{": b" 408 "}
+    for sent, answer in answers.items():
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+            client.sendall(sent.encode())
+            received = b""
+            while part := client.recv(4096):
+                received += part
+            assert answer in received
+            assert bool(answer) == bool(received)
+    assert server.search(iterations=1)[0] == 200
+
+
+def test_hostile_runs_are_bad_entries(tmp_path: Path) -> None:
+    tried, failures = hostile_runs_in_viewer(tmp_path)
+    assert tried >= 50
+    assert failures == []
+
+
+# --- saved searches, two solvers, other people's environments --------------------------------------------
+
+
+def test_saved_search_is_checked_and_shown(server: Server, tmp_path: Path) -> None:
+    document = describe_navigation(load_solver(DTSN), LEVEL, NavigationOptions(exits=1), iterations=3)
+    kind = {"Content_Type": "application/json"}
+    status, _, content = server.request("POST", "/api/document", to_json(document).encode(), **kind)
+    assert status == 200
+    reply = json.loads(content)
+    assert reply["search"] == json.loads(to_json(document))
+    assert reply["state"]["status"] == f"A saved search: navigation, level {LEVEL}, step 0."
+    assert reply["state"]["scene"]["robot"] == document["scene"]["robot"]
+    for bad in (b"", b"[]", b"{", b"[" * 100_000, to_json(document).replace('"q"', '"Q"').encode()):
+        status, _, content = server.request("POST", "/api/document", bad, **kind)
+        assert status == 422
+        assert json.loads(content)["error"].startswith("the file: ")
+    assert server.request("POST", "/api/document", b" " * (9 << 20), **kind)[0] == 413
+
+    library = Library(documents={"tree.json": document})
+    assert [entry["name"] for entry in library.entries()] == ["file/tree.json"]
+    assert library.document("file/tree.json") is document
+
+
+def test_next_level_where_solvers_disagree(server: Server) -> None:
+    options = NavigationOptions(exits=1)
+    solvers = [load_solver(pretrained.FOLDER / f"navigation-{name}") for name in ("dtsn", "qnet")]
+    levels = np.arange(LEVEL + 1, LEVEL + 17)
+    success = [[row.success for row in evaluate_navigation(s, levels, options)] for s in solvers]
+    differ = [level for level, one, other in zip(levels.tolist(), *success, strict=True) if one != other]
+    asked = {"level": LEVEL, "options": {"exits": "1"}}
+    question = {side: asked | {"run": f"shipped/navigation-{name}"} for side, name in
+                (("first", "dtsn"), ("second", "qnet"))}  # fmt: skip
+    kind = {"Content_Type": "application/json"}
+    status, _, content = server.request("POST", "/api/disagree", json.dumps(question).encode(), **kind)
+    assert status == 200
+    assert json.loads(content) == {"level": differ[0] if differ else None, "last": LEVEL + 16}
+    question["second"]["run"] = "nowhere"
+    assert server.request("POST", "/api/disagree", json.dumps(question).encode(), **kind)[0] == 404
+
+
+class Corridor(gymnasium.Env):
+    """Five cells; left is closed at the left end."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    render_mode = "ansi"
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(1, 3))
+        return self.observe()
+
+    def step(self, action: int) -> Any:
+        self.place += 2 * action - 1
+        observation, info = self.observe()
+        return observation, -1.0, self.place == 4, False, info
+
+    def observe(self) -> Any:
+        return np.array([self.place / 4], np.float32), {"action_mask": np.array([self.place > 0, True])}
+
+    def render(self) -> str:
+        return "\x1b[1m" + "".join("R" if n == self.place else "." for n in range(5)) + "\x1b[0m"
+
+
+@pytest.fixture(scope="module")
+def corridor() -> Iterator[Server]:
+    spaces = Corridor.observation_space, Corridor.action_space
+    solvers = {
+        name: Solver.create(SolverConfig(name, iterations=3), *spaces, seed=0) for name in ("dtsn", "qnet")
+    }
+    world = GymWorld(Corridor(), actions=("left", "right"), label=lambda latent: f"{len(latent)} numbers")
+    server = Server(Library(given={name: Shown(solver, world) for name, solver in solvers.items()}))
+    yield server
+    server.close()
+
+
+def test_other_people_s_environments_are_shown(corridor: Server) -> None:
+    overview = json.loads(corridor.request("GET", "/api/runs")[2])
+    assert [run["name"] for run in overview["runs"]] == ["dtsn", "qnet"]
+    assert overview["worlds"]["Corridor"]["actions"] == ["left", "right"]
+    status, reply = corridor.search(run="dtsn", options={}, level=5, actions=[0])
+    assert status == 200
+    check_search(reply["search"])
+    assert reply["state"]["scene"]["kind"] == "text"
+    assert reply["state"]["scene"]["text"] in (".R...", "R....")
+    assert (reply["state"]["time"], reply["state"]["status"]) == (1, "Step 1; return -1.")
+    assert reply["search"]["nodes"][0]["label"].endswith(" numbers")
+    assert corridor.search(run="dtsn", options={}, level=5, actions=[0]) == (status, reply)
+    start = corridor.search(run="qnet", options={}, level=5)[1]["state"]["scene"]["text"].index("R")
+    left_end = corridor.search(run="dtsn", options={}, level=5, actions=[0] * start)[1]["search"]
+    assert left_end["q"][0] is None  # left is closed there
+    over = corridor.search(run="dtsn", options={}, level=5, actions=[1] * (4 - start))[1]
+    assert (over["search"], over["state"]["outcome"]) == (None, "over")
+    assert corridor.search(run="dtsn", options={}, level=5, actions=[2])[0] == 422
 
 
 def _first_done(futures: list[Any], count: int) -> list[Any]:
@@ -519,6 +716,7 @@ def test_command_prints_its_address_and_stops_on_interrupt(tmp_path: Path) -> No
     [
         (["--port", "BUSY"], "is in use: "),
         (["--port", "70000"], "port must lie in 0..65535, got 70000"),
+        (["nowhere.json"], "nowhere.json: no such file"),
         (["--host", "no such host"], "cannot listen on 'no such host'"),
         (["--host", ""], "host must not be empty"),
         (["--runs", __file__], "runs must be a folder"),

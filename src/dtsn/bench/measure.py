@@ -198,7 +198,7 @@ def search_functions(case: Case) -> dict[str, Callable[[], object]]:
     def fused() -> Tensor:
         latent, out = model.encode(observation), []
         for _ in range(case.iterations):
-            children, reward = model.expand(latent)
+            children, reward = model.expand(latent)[:2]
             out += [reward.flatten(), model.value(children.flatten(0, 1))]
             latent = children[:, 0]
         return torch.cat(out)
@@ -258,7 +258,7 @@ class Constant:
     """A world model that costs nothing: what a search with it takes is its bookkeeping."""
 
     def __init__(self, model: WorldModel, latent: Tensor):
-        self.children, self.reward = model.expand(latent)
+        self.children, self.reward = model.expand(latent)[:2]
         self.values = model.value(self.children.flatten(0, 1))
 
     def expand(self, latent: Tensor) -> tuple[Tensor, Tensor]:
@@ -280,7 +280,7 @@ def acting_latency(quick: bool) -> Iterator[Row]:
 
     def modules() -> None:
         for _ in range(case.iterations):
-            children, _ = model.expand(latent)
+            children, _ = model.expand(latent)[:2]
             model.value(children.flatten(0, 1))
 
     parts: dict[str, Callable[[], object]] = {
@@ -439,7 +439,7 @@ def textbook_search(
             choice = int(torch.multinomial(log_policy.detach().exp(), 1))
             log_probs.append(log_policy[choice])
         node = open_nodes.pop(choice)
-        children, rewards = model.expand(node.latent)
+        children, rewards = model.expand(node.latent)[:2]
         node.children = tuple(
             child(node, children[:, action], rewards[0, action]) for action in range(model.num_actions)
         )
@@ -507,8 +507,8 @@ def growth(quick: bool) -> Iterator[Row]:
 
 def pipeline(quick: bool) -> Iterator[Row]:
     """Environment steps, and loading data against training on it."""
-    from dtsn.data.dataset import Dataset, grid_symmetries
-    from dtsn.envs.navigation import NavigationVectorEnv
+    from dtsn.data.reader import Dataset
+    from dtsn.envs.navigation import NavigationVectorEnv, grid_symmetries
     from dtsn.experts.collect import collect_navigation
     from dtsn.training.trainer import Trainer
 

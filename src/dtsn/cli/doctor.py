@@ -83,7 +83,7 @@ def _shipped(name: str, device: str) -> Finding:
     from dtsn.envs.navigation import NavigationOptions
     from dtsn.evaluation.levels import first_levels
     from dtsn.evaluation.navigation import evaluate_navigation
-    from dtsn.training.trainer import load_solver
+    from dtsn.training.loading import load_solver
 
     try:
         solver = load_solver(shipped(name), device)

@@ -6,6 +6,7 @@ import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 import tyro
 
@@ -17,7 +18,7 @@ from dtsn.processes import prepare
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
 
 if TYPE_CHECKING:
-    from dtsn.inspection.document import Document
+    from dtsn.inspection import SearchDocument
 
 
 def plan(
@@ -62,7 +63,7 @@ def plan(
     if out is not None and out.suffix not in (".svg", ".png", ".json"):
         raise ValueError(f"out must end in .svg, .png or .json, got {out}")
     at_least_one(lines=lines)
-    from dtsn.inspection.document import describe_navigation, write_search
+    from dtsn.inspection import describe_navigation, write_search
     from dtsn.inspection.text import search_text
 
     prepare(threads)
@@ -79,16 +80,18 @@ def plan(
     if out.suffix == ".json":
         write_search(out, document)
     else:
-        from dtsn.plots import search_figure
+        from dtsn.inspection.figures import search_figure
 
         search_figure(document, out)
     again = f"dtsn plan --state {out}" if out.suffix == ".json" else "dtsn play"
     done(f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)", again)
 
 
-def plan_state(state: Path, run: Path | None, device: Device, seed: int, search: dict[str, Any]) -> Document:
+def plan_state(
+    state: Path, run: Path | None, device: Device, seed: int, search: dict[str, Any]
+) -> SearchDocument:
     """The search of a saved state: as it was written, or anew where something else is asked for."""
-    from dtsn.inspection.document import describe_observation, read_search, search_again
+    from dtsn.inspection import describe_observation, read_search, search_again
 
     if state.suffix == ".npy":
         return describe_observation(load(run, device), state, seed=seed, **search)
@@ -138,7 +141,7 @@ def play(
         raise ValueError(f"out must end in .gif, got {out}")
     if not 0 <= delay <= 60:
         raise ValueError(f"delay must be from 0 to 60 seconds, got {delay}")
-    from dtsn.inspection.document import watch_navigation
+    from dtsn.inspection import watch_navigation
 
     prepare(threads)
     options = NavigationOptions(exits=exits, exit_layout=exit_layout)
@@ -149,7 +152,7 @@ def play(
 
         steps, outcome = show_episode(decisions, console(), delay)
     else:
-        from dtsn.plots import episode_gif
+        from dtsn.inspection.figures import episode_gif
 
         frames = []
         with progress(f"playing level {level}") as update:
@@ -164,6 +167,7 @@ def play(
 
 
 def view(
+    files: tyro.conf.Positional[tuple[Path, ...]] = (),
     runs: Path = Path("runs"),
     host: str = "127.0.0.1",
     port: int = 8765,
@@ -179,6 +183,7 @@ def view(
     Example: dtsn view --runs runs --open
 
     Args:
+        files: searches that dtsn plan or write_search wrote (.json), to open beside the runs.
         runs: folder with run folders; nothing outside of it is read.
         host: address to listen on; the default is reachable from this machine only.
         port: to listen on; 0 takes a free one.
@@ -186,7 +191,9 @@ def view(
         device: auto takes CUDA where there is one.
     """
     try:
-        from dtsn.viewer.server import is_loopback, serve
+        from dtsn.viewer.guard import is_loopback
+        from dtsn.viewer.library import Library
+        from dtsn.viewer.server import serve
     except ModuleNotFoundError as error:
         raise ImportError(
             f"dtsn view needs FastAPI, uvicorn and pillow ({error}): pip install 'dtsn[viewer]'"
@@ -199,10 +206,13 @@ def view(
                 f"warning: other machines that reach {host} can use it too: there is no password", flush=True
             )
         if browser:
-            webbrowser.open(address)
+            webbrowser.open(f"{address}#run=file/{quote(files[0].name)}" if files else address)
+
+    from dtsn.inspection import read_search
 
     prepare()
-    serve(runs, host, port, pick_device(device), ready)
+    documents = {path.name: read_search(path) for path in files}
+    serve(Library(runs, pick_device(device), documents=documents), host, port, ready)
     print("stopped")
 
 

@@ -18,7 +18,7 @@ DATA = Path("data/navigation.h5")
 
 def load(run: Path | None, device: Device, **changes: Any) -> Solver:
     """The solver of a run, or the shipped D-TSN; changes of its settings that are None stay as trained."""
-    from dtsn.training.trainer import load_solver
+    from dtsn.training.loading import load_solver
 
     given = {name: value for name, value in changes.items() if value is not None}
     return load_solver(run or shipped("dtsn"), pick_device(device), **given)

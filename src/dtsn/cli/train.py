@@ -96,7 +96,7 @@ def fit(
 ) -> str:
     """Train with a progress bar; Ctrl-C saves and says how to go on. Returns what the data are of."""
     from dtsn.checkpoint import best_checkpoint, latest_checkpoint, load_state
-    from dtsn.data.dataset import Dataset
+    from dtsn.data.reader import Dataset
     from dtsn.training.trainer import Trainer, train_run
 
     prepare(threads)
@@ -104,7 +104,7 @@ def fit(
         if dataset.header["env_id"] == "dtsn/Procgen-v0" and config.network.encoder in ("grid", "paths"):
             raise ValueError(f"{data} holds frames of Procgen: use dtsn train procgen --data {data}")
         chosen = pick_device(device)
-        trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, chosen)
+        trainer = Trainer(config, dataset.observation, dataset.num_actions, chosen)
         console().print(f"{config.solver.name} on {data} ({len(dataset)} transitions), {chosen}, into {run}")
         validate = navigation_score(dataset.header, validate_levels) if validate_levels else None
         steps = train_run(run, trainer, dataset, resume=resume, validate=validate)
@@ -208,7 +208,7 @@ def export(
         run: a run folder or a checkpoint.
         out: the folder to write.
     """
-    from dtsn.training.trainer import export_solver
+    from dtsn.training.loading import export_solver
 
     export_solver(run, out)
     done(f"wrote {out}", f"dtsn eval {out}")

@@ -1,5 +1,36 @@
 """Look into a search: as one document, as text, as a figure."""
 
-from dtsn.inspection.document import describe_navigation, describe_search, read_search, write_search
+from dtsn.inspection.describe import describe_procgen, describe_search, picture, with_search
+from dtsn.inspection.document import (
+    SearchDocument,
+    check_search,
+    parse_search,
+    read_search,
+    to_json,
+    write_search,
+)
+from dtsn.inspection.navigation import (
+    describe_hall,
+    describe_navigation,
+    describe_observation,
+    search_again,
+    watch_navigation,
+)
 
-__all__ = ["describe_navigation", "describe_search", "read_search", "write_search"]
+__all__ = [
+    "SearchDocument",
+    "check_search",
+    "describe_hall",
+    "describe_navigation",
+    "describe_observation",
+    "describe_procgen",
+    "describe_search",
+    "parse_search",
+    "picture",
+    "read_search",
+    "search_again",
+    "to_json",
+    "watch_navigation",
+    "with_search",
+    "write_search",
+]

@@ -20,6 +20,17 @@ from dtsn.models.encoders import (
     VectorEncoder,
 )
 from dtsn.models.heads import ActionMLP, MapHead, MapTransition, ValueMLP
+from dtsn.models.maps import (
+    CROP,
+    MOVES,
+    AdditiveValue,
+    EgocentricEncoder,
+    EnteredCellReward,
+    GoalTermination,
+    JointValue,
+    MapWorldModel,
+    MoveTransition,
+)
 from dtsn.models.path_encoder import PathEncoder
 from dtsn.models.spaces import Flatten, content, divisor, has_channels_last, sample_batch
 from dtsn.models.world_model import WorldModel
@@ -32,6 +43,10 @@ def make_world_model(
     encoder: nn.Module | None = None,
 ) -> WorldModel:
     """The world model for an observation space: encoder by ``config`` or yours, heads to fit its latents."""
+    if config.encoder == "maps" and encoder is None:
+        return _map_world_model(observation_space, num_actions, config)
+    if config.termination:
+        raise ValueError(f"a termination head needs the maps encoder, got {config.encoder!r}")
     if encoder is None:
         encoder, latent = make_encoder(observation_space, config), _latent_shape(observation_space, config)
     else:
@@ -54,6 +69,27 @@ def make_world_model(
         ValueMLP(latent[0], hidden, config.value_scale),
         num_actions,
         latent,
+    )
+
+
+def _map_world_model(space: gymnasium.Space[Any], num_actions: int, config: NetworkConfig) -> MapWorldModel:
+    """The world model of :mod:`dtsn.models.maps`."""
+    shape = space.shape if isinstance(space, gymnasium.spaces.Box) else None
+    if shape is None or len(shape) != 3 or shape[0] < 3 or has_channels_last(shape, config.channels):
+        raise ValueError(f"encoder 'maps' reads planes [walls, goal, robot, ...] × H × W, got {space}")
+    if num_actions != len(MOVES):
+        raise ValueError(f"encoder 'maps' knows {len(MOVES)} moves (E, S, W, N), got {num_actions} actions")
+    if config.spatial or config.precision != "float32":
+        raise ValueError("encoder 'maps' needs spatial=False and precision='float32', got others")
+    value = AdditiveValue if config.value == "additive" else JointValue
+    return MapWorldModel(
+        EgocentricEncoder((shape[1], shape[2])),
+        MoveTransition(num_actions),
+        EnteredCellReward(),
+        value(config.hidden, config.value_scale),
+        num_actions,
+        (CROP**2 + 2,),
+        GoalTermination() if config.termination else None,
     )
 
 

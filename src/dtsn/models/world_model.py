@@ -11,16 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from dtsn.batch import Observation
+from dtsn.search.model import Expansion
 
 
 class WorldModel(nn.Module):
-    """Four modules, yours or those of :mod:`dtsn.models.heads`, with their shapes checked.
+    """Four modules or five, yours or those of :mod:`dtsn.models.heads`, with their shapes checked.
 
     ==============  ============================================================
     ``encoder``     observations ``[B, ...]`` -> ``u [B, *latent]``
     ``transition``  ``h [B, *latent]`` -> change of ``u`` by each action ``[B, A, *latent]``
     ``reward``      ``h [B, *latent]`` -> reward of each action ``[B, A]``
     ``value``       ``h [B, *latent]`` -> value ``[B]``
+    ``termination``  ``h [B, *latent]`` -> logit that the episode ends there ``[B]``; None: nothing ends
     ==============  ============================================================
 
     ``latent_shape``, if given, is what the other modules were made for: another encoder must return it, too.
@@ -34,6 +36,7 @@ class WorldModel(nn.Module):
         value: nn.Module,
         num_actions: int,
         latent_shape: tuple[int, ...] | None = None,
+        termination: nn.Module | None = None,
     ):
         super().__init__()
         if num_actions < 1:
@@ -42,6 +45,7 @@ class WorldModel(nn.Module):
         self.transition = transition
         self.reward_head = reward
         self.value_head = value
+        self.termination = termination
         self.num_actions = num_actions
         self.latent_shape = latent_shape
 
@@ -55,19 +59,37 @@ class WorldModel(nn.Module):
             raise ValueError(f"encoder must return latents [{rows}, ...], got {list(latent.shape)}")
         return latent
 
-    def expand(self, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """``u [B, *latent]`` -> ``u′ [B, A, *latent]`` of every action and rewards ``[B, A]``."""
-        state = torch.tanh(latent)
+    def state(self, latent: Tensor) -> Tensor:
+        """``u [..., *latent]`` -> the state ``h`` that the modules read."""
+        return latent.tanh()
+
+    def expand(self, latent: Tensor) -> tuple[Tensor, Tensor] | Expansion:
+        """``u [B, *latent]`` -> ``u′ [B, A, *latent]`` of every action and rewards ``[B, A]``.
+
+        With a termination module, also how likely each child is an end.
+        """
+        state = self.state(latent)
         batch, shape = latent.shape[0], latent.shape[1:]
         change: Tensor = self.transition(state)
         _check_shape("transition", change, (batch, self.num_actions, *shape))
         reward: Tensor = self.reward_head(state)
         _check_shape("reward", reward, (batch, self.num_actions))
-        return latent.unsqueeze(1) + change, reward
+        children = latent.unsqueeze(1) + change
+        if self.termination is None:
+            return children, reward
+        ends = self.end_logits(children.flatten(0, 1)).view(reward.shape).sigmoid()
+        return Expansion(children, reward, terminal=ends)
+
+    def end_logits(self, latent: Tensor) -> Tensor:
+        """``u [B, *latent]`` -> logits ``[B]`` that the episode ends there."""
+        assert self.termination is not None
+        logits: Tensor = self.termination(self.state(latent))
+        _check_shape("termination", logits, (latent.shape[0],))
+        return logits
 
     def value(self, latent: Tensor) -> Tensor:
         """``u [B, *latent]`` -> values ``[B]``."""
-        value: Tensor = self.value_head(torch.tanh(latent))
+        value: Tensor = self.value_head(self.state(latent))
         _check_shape("value", value, (latent.shape[0],))
         return value
 

@@ -74,3 +74,25 @@ PAPER_PROCGEN_Z = {
     "dtsn-no-reinforce": 0.29,
 }
 PAPER_PROCGEN_WINS = {"qnet": "13/16", "search": "14/16", "treeqn": "13/16"}
+
+# The same experiment, run again for the follow-up (Mittal, Kang & Lee, 2025).
+RERUN_PROCGEN = {
+    "bigfish": {"qnet": 21.67, "search": 16.36, "treeqn": 20.38, "dtsn": 21.76},
+    "bossfight": {"qnet": 8.83, "search": 7.33, "treeqn": 8.35, "dtsn": 8.50},
+    "caveflyer": {"qnet": 2.05, "search": 3.52, "treeqn": 3.57, "dtsn": 3.71},
+    "chaser": {"qnet": 5.77, "search": 5.31, "treeqn": 6.37, "dtsn": 6.77},
+    "climber": {"qnet": 2.85, "search": 4.93, "treeqn": 4.13, "dtsn": 5.62},
+    "coinrun": {"qnet": 5.18, "search": 6.33, "treeqn": 5.01, "dtsn": 6.40},
+    "dodgeball": {"qnet": 1.05, "search": 4.26, "treeqn": 4.70, "dtsn": 5.30},
+    "fruitbot": {"qnet": 14.09, "search": 10.76, "treeqn": 15.43, "dtsn": 14.00},
+    "heist": {"qnet": 0.87, "search": 2.24, "treeqn": 1.91, "dtsn": 2.43},
+    "jumper": {"qnet": 3.21, "search": 3.97, "treeqn": 3.74, "dtsn": 4.65},
+    "leaper": {"qnet": 7.78, "search": 6.36, "treeqn": 7.85, "dtsn": 8.20},
+    "maze": {"qnet": 2.02, "search": 2.26, "treeqn": 2.50, "dtsn": 3.30},
+    "miner": {"qnet": 1.41, "search": 1.35, "treeqn": 2.06, "dtsn": 1.71},
+    "ninja": {"qnet": 5.07, "search": 5.07, "treeqn": 5.05, "dtsn": 6.61},
+    "plunder": {"qnet": 13.77, "search": 9.74, "treeqn": 12.47, "dtsn": 12.75},
+    "starpilot": {"qnet": 15.74, "search": 14.83, "treeqn": 17.91, "dtsn": 16.42},
+}
+RERUN_PROCGEN_Z = {"search": 0.10, "treeqn": 0.27, "dtsn": 0.35}
+RERUN_PROCGEN_WINS = {"qnet": "13/16", "search": "16/16", "treeqn": "13/16"}

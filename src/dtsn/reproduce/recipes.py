@@ -20,6 +20,7 @@ class Recipe:
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of SolverConfig
     weights: Mapping[str, float] = field(default_factory=dict)  # fields of LossWeights
     network: Mapping[str, Any] = field(default_factory=dict)  # fields of NetworkConfig
+    weights_of: str = ""  # the row whose training runs it acts with; "": it is trained by itself
 
     def applied(self, base: TrainConfig) -> TrainConfig:
         """The common configuration with what this row changes."""
@@ -52,4 +53,7 @@ ABLATIONS = _by_key(
         without="the auxiliary losses",
         weights={"transition": 0, "reward": 0},
     ),
+)
+SEARCH_LENGTHS = _by_key(
+    *(Recipe(f"dtsn-{n}", f"D-TSN (n_itr={n})", settings={"iterations": n}) for n in (5, 20))
 )

@@ -165,17 +165,24 @@ def _combined(parts: Sequence[tuple[float, float]], noise: float) -> Variance:
     return Variance(total, max(freedom, min(own for _, own in parts)))  # never below, but for rounding
 
 
-def bootstrap(
-    samples: Sequence[Float64s],
-    statistic: Callable[[Sequence[Float64s]], float],
+def crossed_bootstrap(
+    groups: Sequence[Sequence[Float64s]],
+    statistic: Callable[[Sequence[Sequence[Float64s]]], float],
     resamples: int,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Stratified percentile bootstrap: every sample is redrawn by itself; the middle 95% of the statistic."""
+    """Stratified percentile bootstrap over seeds and levels: the middle 95% of the statistic.
+
+    A group holds crossed trials ``[S, L]`` on the same L levels, which are redrawn together; the seeds of
+    each trials by themselves. Few seeds are redrawn too much alike: their spread is then underestimated.
+    """
     rng = np.random.default_rng(seed)
-    found = [
-        statistic([sample[rng.integers(0, len(sample), len(sample))] for sample in samples])
-        for _ in range(resamples)
-    ]
+
+    def redrawn(group: Sequence[Float64s]) -> list[Float64s]:
+        count = group[0].shape[1]
+        levels = rng.integers(0, count, count)
+        return [trials[rng.integers(0, len(trials), len(trials))][:, levels] for trials in group]
+
+    found = [statistic([redrawn(group) for group in groups]) for _ in range(resamples)]
     low, high = np.quantile(found, [0.025, 0.975])
     return float(low), float(high)

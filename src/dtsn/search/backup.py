@@ -24,8 +24,15 @@ class Timeline(NamedTuple):
     stopped: Tensor | None  # [B, T] bool  where nothing was left to expand; None: nowhere
 
     @classmethod
-    def of(cls, selected: Tensor, nodes: int, exists: Tensor | None, closed: Tensor | None) -> Timeline:
-        """Of a tree in which some nodes may not be there (``exists [B, N]``) or never open (``closed``)."""
+    def of(
+        cls,
+        selected: Tensor,
+        nodes: int,
+        exists: Tensor | None = None,
+        terminal: Tensor | None = None,
+        alias: Tensor | None = None,
+    ) -> Timeline:
+        """Of a tree in which some slots may hold no node, an end or an alias, by tables ``[B, N]``."""
         actions = (nodes - 1) // selected.shape[1]
         under = root_actions(selected, actions)
         if exists is None:
@@ -34,16 +41,21 @@ class Timeline(NamedTuple):
         slots, stopped = selected.clamp(min=0), selected < 0
         # An expansion without children changes no leaf: a dead end remains one.
         idle = ~exists[:, 1:].view(*selected.shape, actions).any(2)
-        missing = ~exists
+        no_leaf = ~exists if alias is None else ~exists | alias
         return cls(
             slots,
             under.masked_fill(idle, -2),
-            expansion_times(slots, nodes, idle).masked_fill(missing, 0),
+            expansion_times(slots, nodes, idle).masked_fill(no_leaf, 0),
             expansion_times(slots, nodes, stopped).masked_fill(
-                missing if closed is None else missing | closed, 0
+                no_leaf if terminal is None else no_leaf | is_end(terminal), 0
             ),
             stopped,
         )
+
+
+def is_end(terminal: Tensor) -> Tensor:
+    """Where to stop for good: at ends, and where the episode ends more likely than not."""
+    return terminal if terminal.dtype == torch.bool else terminal.detach() > 0.5
 
 
 def back_up(
@@ -104,17 +116,17 @@ class _Backup(torch.autograd.Function):
         stopped: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.actions = (path_value.shape[1] - 1) // slots.shape[1]
-        ctx.temperature, ctx.blocks = temperature, _blocks(path_value, slots.shape[1])
+        ctx.temperature, ctx.blocks = temperature, blocks_of(slots.shape[1], path_value.numel())
         # As in selection, −inf is for nodes that cannot be chosen, not for what a diverged model says.
         scores = path_value.clamp(min=torch.finfo(path_value.dtype).min)
         best, log_probs = [], [path_value.new_zeros(len(slots), 1)]  # the root is chosen for certain
         for block in ctx.blocks:
-            leaves = _counting(scores, leaf_until, ctx.actions, block)  # [B, block, n]
+            leaves = counting(scores, leaf_until, ctx.actions, block)  # [B, block, n]
             best.append(_best_leaf(leaves, under, ctx.actions, block))
             # The leaves of τ_t are the open set of iteration t + 1, ends aside.
             opened = leaves
             if leaf_until is not open_until:
-                opened = _counting(scores, open_until, ctx.actions, block)
+                opened = counting(scores, open_until, ctx.actions, block)
             log_policy = torch.log_softmax(tempered(opened, temperature), 2)
             chosen = slots[:, block.start + 1 : block.stop + 1, None]
             log_probs.append(log_policy[:, : chosen.shape[1]].gather(2, chosen).squeeze(2))
@@ -141,7 +153,7 @@ class _Backup(torch.autograd.Function):
             weight = grad_log_probs[:, 1:] / ctx.temperature  # of iterations 1 to T − 1, by τ_0 to τ_{T−2}
             grad.scatter_add_(1, slots[:, 1:], weight)
             for block in ctx.blocks:
-                opened = kept[0] if kept else _counting(scores, open_until, ctx.actions, block)
+                opened = kept[0] if kept else counting(scores, open_until, ctx.actions, block)
                 weights = weight[:, None, block]  # [B, 1, block], one less in the last block
                 policy = torch.softmax(tempered(opened[:, : weights.shape[2]], ctx.temperature), 2)
                 if stopped is not None:  # no policy over nothing
@@ -149,16 +161,23 @@ class _Backup(torch.autograd.Function):
                 grad[:, : policy.shape[2]] -= (weights @ policy).squeeze(1)
         if stopped is not None:  # what does not exist has no gradient, not even as the Q of an invalid action
             grad.masked_fill_(path_value == -torch.inf, 0)
-        # The reward into a node is part of every path value below it: sum over subtrees, youngest first.
-        below = grad.clone()
-        children = below[:, 1:].view(*slots.shape, ctx.actions).unbind(1)  # T views [B, A]
-        parents = slots[:, :, None].unbind(1)  # T views [B, 1]
-        for t in reversed(range(1, len(parents))):
-            below.scatter_add_(1, parents[t], children[t].sum(1, keepdim=True))
-        if scale is not None:  # discounted: scale is γ^depth of each node
-            grad = grad * scale
-            below[:, 1:] *= scale.gather(1, slots).repeat_interleave(ctx.actions, 1)
-        return below, grad, *[None] * 8
+        below = into_rewards(grad, slots, scale)
+        return below, grad if scale is None else grad * scale, *[None] * 8
+
+
+def into_rewards(grad: Tensor, slots: Tensor, scale: Tensor | None) -> Tensor:
+    """The gradient of rewards ``[B, N]`` from that of the returns from the root, ``grad [B, N]``.
+
+    The reward into a node is part of all returns below it: sum over subtrees, youngest first.
+    """
+    below = grad.clone()
+    children = below[:, 1:].view(*slots.shape, -1).unbind(1)  # T views [B, A]
+    parents = slots[:, :, None].unbind(1)  # T views [B, 1]
+    for t in reversed(range(1, len(parents))):
+        below.scatter_add_(1, parents[t], children[t].sum(1, keepdim=True))
+    if scale is not None:  # discounted: scale is γ^depth of each node
+        below[:, 1:] *= scale.gather(1, slots).repeat_interleave(children[0].shape[1], 1)
+    return below
 
 
 def tempered(path_value: Tensor, temperature: float) -> Tensor:
@@ -168,7 +187,7 @@ def tempered(path_value: Tensor, temperature: float) -> Tensor:
     return (path_value - path_value.amax(-1, keepdim=True)) / temperature
 
 
-def _counting(scores: Tensor, until: Tensor, actions: int, block: slice) -> Tensor:
+def counting(scores: Tensor, until: Tensor, actions: int, block: slice) -> Tensor:
     """``scores [B, block, n]`` of the nodes made by iteration t that count ``until`` later, or −inf."""
     t = torch.arange(block.start, block.stop, device=scores.device)[:, None]
     nodes = 1 + block.stop * actions
@@ -204,7 +223,7 @@ def _carry_forward(best: Tensor, under: Tensor, actions: int) -> Tensor:
     return choices.gather(1, latest.flatten(1)).view_as(latest)
 
 
-def _blocks(path_value: Tensor, iterations: int) -> list[slice]:
-    """Iterations in blocks small enough for their ``[B, block, N]`` masks."""
-    size = max(1, BLOCK_ELEMENTS // max(1, path_value.numel()))
+def blocks_of(iterations: int, elements: int) -> list[slice]:
+    """Iterations in blocks small enough for masks of so many ``elements`` an iteration."""
+    size = max(1, BLOCK_ELEMENTS // elements)
     return [slice(t, min(t + size, iterations)) for t in range(0, iterations, size)]

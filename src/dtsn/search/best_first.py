@@ -21,9 +21,10 @@ from dtsn.search.boundary import (
     root_mask,
 )
 from dtsn.search.ends import Ends
+from dtsn.search.merging import Merging, Places, merged_q
 from dtsn.search.model import Children, LatentModel, check_probabilities, expand, expand_plainly
 from dtsn.search.selection import Choose, Tables, draw_noise, make_chooser, name_of, table_dtype
-from dtsn.search.tree import SearchTree, is_end
+from dtsn.search.tree import SearchTree
 
 
 def best_first_search(
@@ -38,6 +39,7 @@ def best_first_search(
     invalid_actions: Tensor | np.ndarray | None = None,
     uniforms: Tensor | None = None,
     generator: torch.Generator | None = None,
+    merge: bool = False,
 ) -> SearchTree:
     """Algorithm 1 of the paper on latents ``root [B, ...]``: T expansions, then the backup.
 
@@ -56,6 +58,9 @@ def best_first_search(
         uniforms: ``[B, T]`` in [0, 1), what random rules draw with: one number per row and iteration, so that
             what one row draws never depends on the other rows.
         generator: Draws ``uniforms`` if they are not given.
+        merge: Search a graph instead of a tree, beyond the paper: nodes with the same ``model.key`` are one
+            place, expanded once (:mod:`dtsn.search.merging`). The model then needs ``key(latent [n, ...])``,
+            int64 ``[n]``.
     """
     check_latent(root)
     iterations = checked_count("iterations", iterations)
@@ -63,6 +68,8 @@ def best_first_search(
     temperature = checked_number("temperature", temperature, 1e-30, 1e30, "lie in [1e-30, 1e30]")
     epsilon = checked_number("epsilon", epsilon, 0, 1, "lie in [0, 1]")
     discount = checked_discount(discount)
+    if merge and discount == 0:
+        raise ValueError("merge needs a discount above 0, got 0")
     check_uniforms(uniforms, len(root), iterations)
     is_random = name in ("sample", "epsilon_greedy")
     noise = draw_noise(root, iterations, uniforms, generator) if is_random else root.new_empty(len(root), 0)
@@ -70,10 +77,10 @@ def best_first_search(
     children = children._replace(valid=root_mask(invalid_actions, children))
     if not callable(rule) and _is_small(root):
         numbers = single_row.chooser(rule, temperature, epsilon, noise[0].tolist())
-        tree = single_row.grow(model, children, iterations, numbers, discount)
+        tree = single_row.grow(model, children, iterations, numbers, discount, root if merge else None)
         return _from_numbers(tree, children, name, temperature)
     choose = make_chooser(rule, temperature, epsilon, noise)
-    return _grow(model, root, children, iterations, choose, discount, name, temperature)
+    return _grow(model, root, children, iterations, choose, discount, name, temperature, merge)
 
 
 def _grow(
@@ -85,10 +92,12 @@ def _grow(
     discount: float,
     rule: str,
     temperature: float,
+    merge: bool,
 ) -> SearchTree:
     first, nodes = children, 1 + iterations * children.reward.shape[1]
     tables = Tables(children.reward, iterations, discount)
-    ends = Ends(root) if children.masked else None
+    ends = Ends(root) if children.masked or merge else None
+    places = Places(model, root, nodes) if merge else None
     rewards: list[Tensor] = []  # T times [B, A]
     values: list[Tensor] = []  # T times [B, A]
     slot = torch.zeros(len(root), 1, dtype=torch.int64, device=root.device)
@@ -99,6 +108,8 @@ def _grow(
         value = model.value(children.latent.flatten(0, 1)).view(reward.shape)
         if ends is not None:
             reward, value, shut = ends.add(children, value)
+            if places is not None:
+                shut = shut | places.add(children.latent, shut)
         rewards.append(reward)
         values.append(value)
         tables.add(t, slot, reward, value, shut)
@@ -116,38 +127,61 @@ def _grow(
         tables.close(slot)
         latent, latents = _next_latent(children.latent, latents, t, tables.flat_index(slot))
         children = expand_plainly(model, latent) if ends is None else expand(model, ends.latent(latent))
+    made = first, rewards, values, selected
+    return _finish(*made, iterations, tables, ends, places, rule, temperature)
+
+
+def _finish(
+    root: Children,
+    rewards: list[Tensor],
+    values: list[Tensor],
+    selected: list[Tensor],
+    iterations: int,
+    tables: Tables,
+    ends: Ends | None,
+    places: Places | None,
+    rule: str,
+    temperature: float,
+) -> SearchTree:
+    """Put what the iterations made side by side and back it up."""
     missing = iterations - len(selected)  # all rows stopped early
-    selected += missing * [slot.new_full(slot.shape, -1)]
-    zero = rewards[0].new_zeros(len(root), 1)
+    selected += missing * [selected[0].new_full(selected[0].shape, -1)]
+    zero = torch.zeros_like(rewards[0][:, :1])
     zeros = missing * [torch.zeros_like(rewards[0])]
-    rewards_table = torch.cat([zero, *rewards, *zeros], 1).to(tables.dtype)
-    values_table = torch.cat([zero, *values, *zeros], 1).to(tables.dtype)
+    reward = torch.cat([zero, *rewards, *zeros], 1).to(tables.dtype)
+    value = torch.cat([zero, *values, *zeros], 1).to(tables.dtype)
     chosen = torch.cat(selected, 1)
-    exists = terminal = None
-    if ends is not None:
-        exists, terminal = ends.tables(missing)
-    path_value = tables.path_value(values_table.detach(), exists)
-    if rewards_table.requires_grad or values_table.requires_grad:
-        timeline = Timeline.of(chosen, nodes, exists, None if terminal is None else is_end(terminal))
-        backed_up = back_up(
-            rewards_table, values_table, path_value, timeline, temperature=temperature, scale=tables.scale
-        )
+    exists, terminal = (None, None) if ends is None else ends.tables(missing)
+    merging = None if places is None else Merging(places.canonical, tables.returns, tables.scale)
+    path_value = tables.path_value(value.detach(), exists)
+    backed_up = None
+    differentiable = reward.requires_grad or value.requires_grad
+    if differentiable or merging is not None:
+        alias = None if merging is None else merging.alias
+        timeline = Timeline.of(chosen, path_value.shape[1], exists, terminal, alias)
+        table = reward, value, path_value, timeline
+    if differentiable:
+        q_values, log_probs = back_up(*table, temperature=temperature, scale=tables.scale)
+        backed_up = (q_values if merging is None else merged_q(*table, merging)), log_probs
         q = backed_up[0][:, -1]
+    elif merging is not None:
+        q = merged_q(*table, merging, last=True)[:, 0]
     else:
-        backed_up, q = None, final_q(path_value, selected, exists)
+        q = final_q(path_value, selected, exists)
     return SearchTree(
         q=q,
         selected=chosen,
-        reward=rewards_table.detach(),
-        value=values_table.detach(),
+        reward=reward.detach(),
+        value=value.detach(),
         path_value=path_value,
-        root_children=first.latent,
-        root_rewards=first.reward,
-        root_terminal=first.terminal,
+        root_children=root.latent,
+        root_rewards=root.reward,
+        root_terminal=root.terminal,
         rule=rule,
         temperature=temperature,
         node_mask=exists,
         terminal=terminal,
+        merging=merging,
         backed_up=backed_up,
     )
 
@@ -169,6 +203,11 @@ def _from_numbers(tree: single_row.RowTree, root: Children, rule: str, temperatu
     if tree.terminal is not None:
         terminal = torch.tensor([tree.terminal], dtype=None if root.terminal is None else root.terminal.dtype)
         check_probabilities(terminal)
+    merging = None
+    if tree.canonical is not None:
+        returns = torch.tensor([tree.returns], dtype=tables.dtype)
+        scale = torch.tensor([tree.scale], dtype=tables.dtype) if tree.discount != 1 else None
+        merging = Merging(torch.tensor([tree.canonical]), returns, scale)
     return SearchTree(
         q=torch.tensor([tree.q_values()], dtype=tables.dtype),
         selected=torch.tensor([tree.selected]),
@@ -182,6 +221,7 @@ def _from_numbers(tree: single_row.RowTree, root: Children, rule: str, temperatu
         temperature=temperature,
         node_mask=None if tree.exists is None else torch.tensor([tree.exists]),
         terminal=terminal,
+        merging=merging,
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dtsn.search.backup import is_end
 from dtsn.search.model import Children, check_probabilities
-from dtsn.search.tree import is_end
 
 
 def as_counted(

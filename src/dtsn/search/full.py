@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dtsn.search.backup import is_end
 from dtsn.search.boundary import check_latent, checked_count, checked_discount, root_mask
 from dtsn.search.ends import as_counted, terminal_table
 from dtsn.search.model import Children, LatentModel, expand, expand_plainly
 from dtsn.search.selection import table_dtype
-from dtsn.search.tree import SearchTree, is_end
+from dtsn.search.tree import SearchTree
 
 # The most leaves that a full expansion holds at once. Depth 2 at 15 actions and batch 256 is just below.
 LEAVES_AT_ONCE = 1 << 16

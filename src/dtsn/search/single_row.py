@@ -13,10 +13,12 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import cast
 
 from torch import Tensor
 
 from dtsn.config import Rule
+from dtsn.search.merging import key_of
 from dtsn.search.model import Children, LatentModel, expand, expand_plainly
 
 LOWEST = -sys.float_info.max  # −inf is for closed nodes, not for what a diverged model says
@@ -39,9 +41,15 @@ class RowTree:
     exists: list[bool] | None = None
     terminal: list[float] | None = None  # whether (bool), or how likely, the node is an end
     latents: list[Tensor] = field(default_factory=list)  # T times [1, A, ...]
+    # Where places are merged: the first node of each place, by its key and for every slot.
+    first: dict[int, int] = field(default_factory=dict)
+    canonical: list[int] | None = None
 
-    def add(self, children: Children, values: list[float]) -> None:
-        """Put the children of the last selected node into their slots and into the open set."""
+    def add(self, children: Children, values: list[float], keys: list[int]) -> None:
+        """Put the children of the last selected node into their slots and into the open set.
+
+        ``keys`` name the places of the children, where places are merged.
+        """
         rewards = children.reward.tolist()[0]
         missing, ends = self._masks(children)
         if ends:
@@ -59,6 +67,13 @@ class RowTree:
         for action, end in enumerate(ends):
             if end > 0.5:
                 opened[action] = -math.inf
+        for action, key in enumerate(keys):
+            slot = canonical = len(self.path_value) + action
+            if opened[action] != -math.inf:
+                canonical = self.first.setdefault(key, slot)
+                if canonical != slot:
+                    opened[action] = -math.inf
+            cast(list[int], self.canonical).append(canonical)
         self.latents.append(children.latent)
         self.reward += rewards
         self.value += values
@@ -94,17 +109,44 @@ class RowTree:
             self.exists += slots * [False]
         if self.terminal is not None:
             self.terminal += slots * [False]
+        if self.canonical is not None:
+            self.returns += slots * [0.0]
+            self.scale += slots * [1.0]
+            self.canonical += range(len(self.canonical), len(self.canonical) + slots)
 
     def q_values(self) -> list[float]:
         """Q(s, ·) ``[A]`` of the finished tree: Bellman backups, youngest first."""
         actions = (len(self.path_value) - 1) // len(self.selected)
-        backed_up = self.path_value.copy()
-        for t in reversed(range(1, len(self.selected))):
+        if self.canonical is None:
+            return self._backed_up(self.path_value)[1 : 1 + actions]
+        worth, last_resort = self._worth(self.canonical)
+        q_values = self._backed_up(worth)[1 : 1 + actions]
+        instead = self._backed_up(last_resort)[1 : 1 + actions]
+        return [r if q == -math.inf else q for q, r in zip(q_values, instead, strict=True)]
+
+    def _backed_up(self, leaves: list[float]) -> list[float]:
+        """The best of ``leaves`` at or below every slot."""
+        actions = (len(leaves) - 1) // len(self.selected)
+        best = leaves.copy()
+        for t in reversed(range(len(self.selected))):
             family = slice(1 + t * actions, 1 + (t + 1) * actions)
             if self.exists is None or any(self.exists[family]):
-                best = backed_up[family]
-                backed_up[self.selected[t]] = best[_argmax(best)]
-        return backed_up[1 : 1 + actions]
+                children = best[family]
+                best[self.selected[t]] = children[_argmax(children)]
+        return best
+
+    def _worth(self, canonical: list[int]) -> tuple[list[float], list[float]]:
+        """What leaves and aliases are worth (:mod:`dtsn.search.merging`); path values of aliases alone."""
+        aliases = [n for n, c in enumerate(canonical) if n != c]
+        worth = self.path_value.copy()
+        last_resort = len(worth) * [-math.inf]
+        for n in aliases:
+            worth[n], last_resort[n] = -math.inf, self.path_value[n]
+        onward = self._backed_up(worth)
+        for n in aliases:
+            c = canonical[n]
+            worth[n] = self.returns[n] + self.scale[n] / self.scale[c] * (onward[c] - self.returns[c])
+        return worth, last_resort
 
 
 def grow(
@@ -113,12 +155,22 @@ def grow(
     iterations: int,
     choose: Callable[[list[float], int], int],
     discount: float,
+    merge_from: Tensor | None = None,
 ) -> RowTree:
-    """A tree below the root's ``children``, one row; expands the open slot that ``choose(open, t)`` names."""
-    tree, actions, masked = RowTree(discount), children.reward.shape[1], children.masked
+    """A tree below the root's ``children``, one row; expands the open slot that ``choose(open, t)`` names.
+
+    ``merge_from [1, ...]`` is the root's latent if nodes of the same place are to be merged.
+    """
+    tree, actions = RowTree(discount), children.reward.shape[1]
+    masked = children.masked or merge_from is not None
     tree.exists = [True] if masked else None
+    if merge_from is not None:
+        key = key_of(model)
+        tree.canonical, tree.first = [0], {int(key(merge_from)): 0}
     for t in range(iterations):
-        tree.add(children, model.value(children.latent.flatten(0, 1)).flatten().tolist())
+        latents = children.latent.flatten(0, 1)  # [A, ...]
+        keys = [] if merge_from is None else key(latents).tolist()
+        tree.add(children, model.value(latents).flatten().tolist(), keys)
         if t + 1 == iterations:
             break
         if masked and tree.open[_argmax(tree.open)] == -math.inf:

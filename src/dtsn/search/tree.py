@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dtsn.search.backup import Timeline, back_up
+from dtsn.search.merging import Merging, leaf_worth, merged_q
 from dtsn.search.slots import expansion_times, root_actions, slots_of
 
 # The ways to choose nodes for which log_probs are those of the choices made.
@@ -34,6 +35,7 @@ class SearchTree:
     temperature: float = 1.0  # of the softmax policy over the open set
     node_mask: Tensor | None = None  # [B, N] bool  which slots hold a node; None: all do
     terminal: Tensor | None = None  # [B, N] bool, or chances that the episode ends there; None: nowhere
+    merging: Merging | None = None  # which nodes are the same place, where such are merged
     # q_values [B, T, A] and log π [B, T] where they carry a gradient; otherwise made when asked for.
     backed_up: tuple[Tensor, Tensor] | None = None
 
@@ -41,9 +43,15 @@ class SearchTree:
     def _outputs(self) -> tuple[Tensor, Tensor]:
         if self.backed_up is not None:
             return self.backed_up
-        closed = None if self.terminal is None else is_end(self.terminal)
-        timeline = Timeline.of(self.selected, self.path_value.shape[1], self.node_mask, closed)
-        return back_up(self.reward, self.value, self.path_value, timeline, temperature=self.temperature)
+        tables = self.reward, self.value, self.path_value, self._timeline
+        q_values, log_probs = back_up(*tables, temperature=self.temperature)
+        return q_values if self.merging is None else merged_q(*tables, self.merging), log_probs
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        alias = None if self.merging is None else self.merging.alias
+        nodes = self.path_value.shape[1]
+        return Timeline.of(self.selected, nodes, self.node_mask, self.terminal, alias)
 
     @property
     def q_values(self) -> Tensor:
@@ -71,7 +79,7 @@ class SearchTree:
         ``log_probs`` are of the softmax policy, whatever rule chose the nodes.
         """
         names = ["selected", "reward", "value", "path_value"]
-        names += ["parent", "depth", "root_action", "expanded_at", "exists", "leaf"]
+        names += ["parent", "depth", "root_action", "expanded_at", "exists", "leaf", "leaf_value"]
         tables = {"q_values": self._outputs[0], "log_probs": self._outputs[1]}
         tables |= {name: getattr(self, name) for name in names}
         return {name: table[index].detach().cpu().numpy() for name, table in tables.items()}
@@ -85,7 +93,7 @@ class SearchTree:
 
     @cached_property
     def leaf(self) -> Tensor:
-        """``[B, N]`` whether the node is a leaf of the finished tree: Q-values are maxima over these.
+        """``[B, N]`` whether the node is a leaf of the finished tree.
 
         Nodes that were not expanded, and those whose expansion found no valid action.
         """
@@ -93,6 +101,16 @@ class SearchTree:
         slots = self.selected.clamp(min=0)
         until = expansion_times(slots, self.path_value.shape[1], ~children.any(2))
         return (until == self.selected.shape[1]) & self.exists
+
+    @cached_property
+    def leaf_value(self) -> Tensor:
+        """``[B, N]`` what each leaf counts: Q-values are the maxima below the root's actions. −inf elsewhere.
+
+        Path values, save for aliases in merged trees.
+        """
+        if self.merging is not None:
+            return leaf_worth(self.path_value, self._timeline, self.merging, self.root_action)
+        return self.path_value.masked_fill(~self.leaf, -torch.inf)
 
     @cached_property
     def parent(self) -> Tensor:
@@ -125,10 +143,8 @@ class SearchTree:
 
     @cached_property
     def best_leaf(self) -> Tensor:
-        """``[B]`` the leaf with the largest path value: where the best path ends."""
-        return self.path_value.masked_fill(~self.leaf, -torch.inf).argmax(1)
+        """``[B]`` the leaf that counts most: where the best path ends.
 
-
-def is_end(terminal: Tensor) -> Tensor:
-    """Where to stop for good: at ends, and where the episode ends more likely than not."""
-    return terminal if terminal.dtype == torch.bool else terminal.detach() > 0.5
+        In a merged tree that may be an alias: from there, the path goes on from the node it stands for.
+        """
+        return self.leaf_value.argmax(1)

@@ -1,4 +1,4 @@
-"""The paper's losses: one pure function per equation, each per sample ``[B]`` (or ``[B, T]``).
+"""The losses: one pure function per equation of the paper, and three more, each per sample ``[B]``.
 
 Equation names are the labels in the paper's source.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dtsn.config import LossWeights
 
@@ -59,6 +60,28 @@ def expansion_loss(log_probs: Tensor, losses: Tensor, telescoping: bool = True) 
     if telescoping:
         returns = returns - torch.cat([torch.zeros_like(losses[:, :1]), losses[:, :-1]], 1)
     return (log_probs * returns).sum(1)
+
+
+def termination_loss(logits: Tensor, terminated: Tensor) -> Tensor:
+    """Cross-entropy of the ends ``terminated [B]`` under ``logits [B]`` (outside the paper)."""
+    return functional.binary_cross_entropy_with_logits(logits, terminated.to(logits.dtype), reduction="none")
+
+
+def conservative_reward_loss(rewards: Tensor) -> Tensor:
+    """Mean of symlog R(h, ·) over all actions, for ``rewards [B, A]`` (outside the paper).
+
+    Moves that the data never show become dear; the reward loss holds the others where they are. symlog,
+    sign(r) · log(1 + |r|), lets a reward sink far without ruling the loss.
+    """
+    return (rewards.sign() * rewards.abs().log1p()).mean(1)
+
+
+def conservative_value_loss(values: Tensor, target: Tensor, margin: float = 10.0) -> Tensor:
+    """max(0, V(h̃) − Q + margin) for values ``[B]`` of states that no data show (outside the paper).
+
+    They should be worth less, by a margin, than the state in whose place they were drawn, of return Q.
+    """
+    return functional.relu(values - target + margin)
 
 
 def combine(terms: dict[str, Tensor], weights: LossWeights, weight: Tensor | None = None) -> LossTerms:

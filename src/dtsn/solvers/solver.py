@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from dtsn.batch import Batch, Observation
 from dtsn.config import SOLVERS, NetworkConfig, PlannerName, Rule, SolverConfig
 from dtsn.models.build import make_world_model
+from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel, update_average
 from dtsn.search import SearchTree, best_first_search, full_expansion
 from dtsn.solvers import losses, saving
@@ -53,6 +54,7 @@ class Solver(nn.Module):
         self.config = config or SolverConfig()
         self.kind = SOLVERS[self.config.name]
         self.world_model = world_model
+        _check_support(self.config, world_model)
         self.observation_space = observation_space
         self.observation_shape = observation_space.shape if observation_space else observation_shape
         self.network = network  # what the modules were made by; None if they are the caller's
@@ -270,12 +272,14 @@ class Solver(nn.Module):
         uniforms: Any = None,
         weight: Any = None,
         generator: torch.Generator | None = None,
+        conservative_ramp: float = 1.0,
     ) -> LossTerms:
         """The solver's loss, a mean over the batch.
 
         ``iterations`` overrides T (a warm-up trains with T = 1); ``uniforms [B, T]`` or ``generator`` fix
         what the search draws. ``weight [B]`` multiplies each sample's loss, as prioritised replay asks for;
-        the squared TD errors to prioritise by are ``terms["q"]``.
+        the squared TD errors to prioritise by are ``terms["q"]``. ``conservative_ramp`` multiplies the
+        conservative value's term.
         """
         if iterations is not None and iterations < 1:
             raise ValueError(f"iterations must be at least 1, got {iterations}")
@@ -294,14 +298,27 @@ class Solver(nn.Module):
         after_each = weights.q * terms["q"] + weights.cql * terms["cql"]  # L_t
         terms = {name: term[:, -1] for name, term in terms.items()}
         if "transition" in self.kind.losses:
-            predicted = _of_action(tree.root_children, batch.action).tanh()
+            predicted = self.world_model.state(_of_action(tree.root_children, batch.action))
             terms["transition"] = losses.transition_loss(
                 predicted, self._target(batch.next_observation, lead)
             )
+            if batch.next_valid is not None:  # what no environment showed is nothing to learn
+                terms["transition"] = terms["transition"].where(batch.next_valid, 0.0)
         if "reward" in self.kind.losses:
             terms["reward"] = losses.reward_loss(tree.root_rewards, batch.action, batch.reward)
         if "expansion" in self.kind.losses and weights.expansion:
             terms["expansion"] = losses.expansion_loss(tree.log_probs, after_each, config.telescoping)
+        if weights.termination:
+            logits = self.world_model.end_logits(_of_action(tree.root_children, batch.action))
+            terms["termination"] = losses.termination_loss(logits, batch.terminated)
+        if "reward" in self.kind.losses and weights.conservative_reward:
+            terms["conservative_reward"] = losses.conservative_reward_loss(tree.root_rewards)
+        if weights.conservative_value:
+            assert isinstance(self.world_model, MapWorldModel)
+            unseen = self.world_model.unseen(observation, generator)
+            values = self.world_model.value(self.world_model.encode(unseen))
+            term = losses.conservative_value_loss(values, batch.q_target)
+            terms["conservative_value"] = conservative_ramp * term
         return losses.combine(terms, weights, weight)
 
     def update_target(self) -> None:
@@ -343,6 +360,7 @@ class Solver(nn.Module):
             invalid_actions=closed,
             uniforms=read_uniforms(uniforms, lead, expansions),
             generator=generator,
+            merge=acting and config.merge,
         )
 
     @property
@@ -357,7 +375,7 @@ class Solver(nn.Module):
             if found != lead:
                 raise ValueError(f"next_observation must have {lead[0]} rows, got {found[0]}")
             target: Tensor = self.target_encoder(rows)
-            return target.tanh()
+            return self.world_model.state(target)
 
     def _rows(
         self, observation: Any, name: str = "observation", batched: bool = False
@@ -386,6 +404,9 @@ class Solver(nn.Module):
             tensor = getattr(batch, name)
             if tensor.shape != (size,):
                 raise ValueError(f"batch.{name} must have shape [{size}], got {list(tensor.shape)}")
+        valid = batch.next_valid
+        if valid is not None and (valid.shape != (size,) or valid.dtype != torch.bool):
+            raise ValueError(f"batch.next_valid must be bool [{size}], got {valid.dtype} {list(valid.shape)}")
         if batch.action.dtype != torch.int64:
             raise ValueError(f"batch.action must be int64, got {batch.action.dtype}")
         low, high = (int(x) for x in batch.action.aminmax())
@@ -406,6 +427,24 @@ class Solver(nn.Module):
         if not bool(((tensor >= 0) & tensor.isfinite()).all()):
             raise ValueError("weight must be finite and not negative, got other entries")
         return tensor
+
+
+def _check_support(config: SolverConfig, model: WorldModel) -> None:
+    """Refuse settings beyond the paper that a world model cannot follow."""
+    if config.weights.termination and model.termination is None:
+        raise ValueError(
+            "weights.termination must be 0 for a world model without a termination head, "
+            f"got {config.weights.termination}: set network.termination"
+        )
+    if config.weights.conservative_value and not isinstance(model, MapWorldModel):
+        raise ValueError(
+            "weights.conservative_value must be 0 for a world model that cannot draw unseen maps, "
+            f"got {config.weights.conservative_value}: set network.encoder to 'maps'"
+        )
+    if config.merge and not hasattr(model, "key"):
+        raise ValueError(
+            "merge must be False for a world model that has no key, got True: set network.encoder to 'maps'"
+        )
 
 
 def _of_action(children: Tensor, action: Tensor) -> Tensor:

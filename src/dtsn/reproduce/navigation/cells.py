@@ -82,6 +82,17 @@ class Cell:
         return Cell(seeds, level, *map(cut, tables))
 
 
+def aligned(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells of the same halls cut down to the seeds and levels that all of them have."""
+    if not cells:
+        return []
+    seeds, levels = set(cells[0].seeds), cells[0].level
+    for cell in cells[1:]:
+        seeds &= set(cell.seeds)
+        levels = levels[np.isin(levels, cell.level)]
+    return [cell.of_seeds(seeds).on_levels(levels) for cell in cells] if seeds and len(levels) else []
+
+
 @dataclass(frozen=True)
 class PlanCell:
     """The plans of a variant in a scenario: counts of S seeds on the same L levels."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dtsn.evaluation.rows import Scenario
-from dtsn.reproduce.navigation.cells import Cell, Results
+from dtsn.reproduce.navigation.cells import Results
 from dtsn.reproduce.navigation.variants import VARIANTS, Variant, of_family
 from dtsn.reproduce.statistics import Estimate, difference_interval
 
@@ -189,9 +189,3 @@ def exits_text(exits: int) -> str:
 
 def _points(rate: float) -> str:
     return f"{100 * rate:.0f} point{'s' * (rate != 0.01)}"
-
-
-def shared_seeds(cells: Iterable[Cell | None]) -> set[int]:
-    """The seeds that all cells have."""
-    seeds = [set(cell.seeds) for cell in cells if cell is not None]
-    return set.intersection(*seeds) if seeds else set()

@@ -9,7 +9,7 @@ from dtsn.arrays import Float64s
 from dtsn.config import SOLVERS
 from dtsn.evaluation.rows import Scenario
 from dtsn.reproduce.markdown import configuration, table
-from dtsn.reproduce.navigation.cells import Cell, Plans, Results
+from dtsn.reproduce.navigation.cells import Cell, Plans, Results, aligned
 from dtsn.reproduce.navigation.claims import (
     MIN_SEEDS,
     Check,
@@ -19,7 +19,6 @@ from dtsn.reproduce.navigation.claims import (
     exits_text,
     family_claims,
     judge,
-    shared_seeds,
     verdict,
 )
 from dtsn.reproduce.navigation.variants import (
@@ -63,7 +62,7 @@ def navigation_page(
         f"it is on the wrong side; ?: neither, or fewer than {MIN_SEEDS} training runs on a side. A claim is "
         "*reproduced* if all its checks are ✓, *partly* if some are, *not* if none is and one is ✗, "
         "*undecided* otherwise. All runs are tested on the same levels. Intervals know both: the spread "
-        "between training runs and that between levels.",
+        "between training runs and that between levels; with one seed they know levels alone.",
         f"## {FAMILIES['main'].heading}",
         FAMILIES["main"].text,
         _results_table(cells, _compared(main)),
@@ -224,16 +223,19 @@ def _iterations(cells: Results, rows: Sequence[Variant]) -> list[str]:
     shown = []
     for row in acting:
         for exits in EXITS:
-            found = {t: cells.get(row.key, {}).get(Scenario(exits, t)) for t in tried}
-            shared = shared_seeds(found.values())
-            if sum(cell is not None for cell in found.values()) > 1 and shared:
-                rates = [_acted(cell, shared, _paper(row, exits, t)) for t, cell in found.items()]
-                shown.append((row.title, exits_text(exits), *rates, _list(sorted(shared))))
+            own = cells.get(row.key, {})
+            found = {t: own[Scenario(exits, t)] for t in tried if Scenario(exits, t) in own}
+            same = dict(zip(found, aligned(list(found.values())), strict=False))
+            if len(same) > 1:
+                rates = [_acted(same.get(t), _paper(row, exits, t)) for t in tried]
+                size = next(iter(same.values()))
+                counts = (f"{len(size.level):,}", _list(size.seeds))
+                shown.append((row.title, exits_text(exits), *rates, *counts))
     if shown:
         lines += [
-            "Acting with another number than trained with: success of the seeds tested with all, its 95% "
-            "interval, and the paper's:",
-            table(("Solver", "Test", *(f"T={t}" for t in tried), "Seeds"), shown),
+            "Acting with another number than trained with, on the same levels: success, its 95% interval, "
+            "and the paper's:",
+            table(("Solver", "Test", *(f"T={t}" for t in tried), "Levels", "Seeds"), shown),
         ]
     return ["## Search iterations", *lines] if lines else []
 
@@ -242,11 +244,11 @@ def _searches_tested(row: Variant) -> set[int]:
     return {t.scenario.act_iterations for t in row.tests} if searches(row.solver.name) else set()
 
 
-def _acted(cell: Cell | None, seeds: set[int], paper: PaperNumber | None) -> str:
+def _acted(cell: Cell | None, paper: PaperNumber | None) -> str:
     if cell is None:
         return "–"
     theirs = f"; {paper.success:.1f}%" if paper else ""
-    return _rate(cell.of_seeds(seeds).rate)[:-1] + f"{theirs})"
+    return _rate(cell.rate)[:-1] + f"{theirs})"
 
 
 def _seeds(cells: Results) -> list[str]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from dtsn.drawing import Scene
-from dtsn.envs.navigation import NavigationOptions, make_levels, observe
+from dtsn.envs.navigation import NavigationOptions, make_levels
 from dtsn.evaluation.navigation import trace_navigation
 from dtsn.evaluation.rows import NavigationRow, read_rows
-from dtsn.plots import search_on_hall
+from dtsn.inspection import describe_navigation
+from dtsn.inspection.figures import hall_figure
 from dtsn.reproduce.navigation.figures import sample_paths
 from dtsn.reproduce.navigation.plan import Campaign, Task
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL, VARIANTS
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import has_run, load_solver
+from dtsn.training.loading import load_solver
+from dtsn.training.trainer import has_run
 
 COMPARED = ("qnet", "dtsn")  # the solver that fails, and the one that does not
 HALLS_SHOWN = 4
@@ -51,9 +51,5 @@ def draw_paths(campaign: Campaign, path: Path) -> list[Path]:
 
 
 def draw_search(solver: Solver, level: int, options: NavigationOptions, path: Path) -> Path:
-    """The first decision in a hall: its search tree drawn on the hall."""
-    start = make_levels([level], options)
-    generator = torch.Generator(solver.device).manual_seed(0)
-    tree = solver.plan(observe(start.walls, start.goal, start.robot), generator=generator).row(0)
-    scene = Scene(walls=start.walls[0], goal=start.goal[0], start=start.robot[0])
-    return search_on_hall(scene, tree, path)  # type: ignore[arg-type]
+    """Draw the first decision in a hall: its search tree on the hall."""
+    return hall_figure(describe_navigation(solver, level, options), path)

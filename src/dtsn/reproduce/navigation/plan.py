@@ -83,9 +83,10 @@ class Campaign:
 
     @property
     def rows(self) -> list[Variant]:
-        """The variants, groups spelt out."""
+        """The variants, groups spelt out; those that act with another's weights come with the other."""
         keys = [key for name in self.variants for key in GROUPS.get(name, (name,))]
-        return [VARIANTS[key] for key in dict.fromkeys(keys)]
+        found = (found for key in keys for found in (VARIANTS[key].weights_of, key) if found)
+        return [VARIANTS[key] for key in dict.fromkeys(found)]
 
     def tasks(self) -> list[Task]:
         """Every run: one seed of all variants before the next, so that tables fill evenly."""
@@ -99,9 +100,14 @@ class Campaign:
         config = VARIANTS[task.variant].config(task.seed)
         return config if self.steps is None else replace(config, steps=self.steps)
 
+    def training(self, task: Task) -> Task:
+        """The task whose training run a task acts with: mostly itself."""
+        return Task(VARIANTS[task.variant].weights_of or task.variant, task.seed)
+
     def run_folder(self, task: Task) -> Path:
-        """Where the checkpoints of a task go."""
-        return self.runs / task.variant / f"seed-{task.seed}"
+        """Where the checkpoints of a task are."""
+        trained = self.training(task)
+        return self.runs / trained.variant / f"seed-{trained.seed}"
 
     def log_path(self, task: Task) -> Path:
         """Where the output of a task goes."""
@@ -116,8 +122,9 @@ class Campaign:
         return rows_path(self.results / "plans" / task.variant / f"seed-{task.seed}", scenario.name)
 
     def curve_path(self, task: Task) -> Path:
-        """Where the learning curve of a task goes."""
-        return self.results / "curves" / task.variant / f"seed-{task.seed}.csv"
+        """Where the learning curve of a task is."""
+        trained = self.training(task)
+        return self.results / "curves" / trained.variant / f"seed-{trained.seed}.csv"
 
     def missing_tests(self, task: Task) -> list[tuple[Scenario, int]]:
         """(scenario, levels) of the tests that a task still owes."""

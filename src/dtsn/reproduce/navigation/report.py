@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from dtsn.arrays import Float64s
-from dtsn.evaluation.rows import Scenario
+from dtsn.evaluation.rows import ActRule, Scenario
 from dtsn.reproduce.markdown import write_text
 from dtsn.reproduce.navigation import figures
-from dtsn.reproduce.navigation.cells import Cell, Plans, Results, read_plans, read_results
+from dtsn.reproduce.navigation.cells import Cell, Plans, Results, aligned, read_plans, read_results
 from dtsn.reproduce.navigation.curves import read_curve
 from dtsn.reproduce.navigation.page import navigation_page
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant, of_family, searches
@@ -107,10 +107,10 @@ def _by_exits(cells: Mapping[Scenario, Cell], scenario: Any, row: Variant) -> di
     found = {}
     for exits in EXITS:
         cell = cells.get(scenario(exits))
-        greedy = cells.get(Scenario(exits, row.act_iterations, "greedy"))
+        # A solver that does not search takes its best action: that is its greedy way to act.
+        rule: ActRule = "greedy" if searches(row.solver.name) else "sample"
+        acted = cells.get(Scenario(exits, row.act_iterations, rule))
         if cell is not None:
-            deterministic = None if searches(row.solver.name) else cell
-            acted = greedy or deterministic
             found[str(exits)] = {
                 "success": round(cell.rate.value, 6),
                 "collision": round(float(cell.collision.mean()), 6),
@@ -124,13 +124,14 @@ def _by_exits(cells: Mapping[Scenario, Cell], scenario: Any, row: Variant) -> di
 
 
 def _acted(cells: Mapping[Scenario, Cell]) -> dict[str, list[float]]:
-    """T when acting -> success at two exits and at one, of the sampled searches."""
+    """T when acting -> success at two exits and at one, by sampled searches on the same levels and seeds."""
     searched = {found for found in cells if found.rule == "sample" and found.temperature is None}
-    both = sorted({found.act_iterations for found in searched})
+    tried = sorted({found.act_iterations for found in searched})
+    tried = [t for t in tried if all(Scenario(exits, t) in cells for exits in EXITS)]
+    two, one = (aligned([cells[Scenario(exits, t)] for t in tried]) for exits in EXITS)
     return {
-        str(t): [round(cells[Scenario(exits, t)].rate.value, 6) for exits in EXITS]
-        for t in both
-        if all(Scenario(exits, t) in cells for exits in EXITS)
+        str(t): [round(a.rate.value, 6), round(b.rate.value, 6)]
+        for t, a, b in zip(tried, two, one, strict=True)
     }
 
 

@@ -18,7 +18,7 @@ import torch
 
 from dtsn.batch import Batch
 from dtsn.config import TrainConfig
-from dtsn.data.dataset import Dataset
+from dtsn.data.reader import Dataset
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.evaluation.levels import unseen_levels
 from dtsn.evaluation.navigation import ROWS_AT_ONCE, evaluate_navigation
@@ -31,7 +31,8 @@ from dtsn.reproduce.navigation.curves import Curve
 from dtsn.reproduce.navigation.plan import Campaign, Task
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import Trainer, has_run, load_solver, train_run
+from dtsn.training.loading import load_solver
+from dtsn.training.trainer import Trainer, has_run, train_run
 
 DECISIONS = 25  # of an episode, roughly: short ways, and some that time out
 PROBE_STEPS = 2  # of training, to tell what a run costs
@@ -44,30 +45,32 @@ def run_campaign(campaign: Campaign, executor: Executor) -> Iterator[tuple[Task,
     """
     waiting = [task for task in campaign.tasks() if not campaign.is_done(task)]
     for task in waiting:
-        collect_data(campaign.runs, VARIANTS[task.variant].family.options)
+        collect_data(campaign.runs, VARIANTS[task.variant].family.options, task.seed)
     settings = json.dumps({**vars(campaign), "results": str(campaign.results), "runs": str(campaign.runs)})
     jobs = {
         task: Job(__name__, (settings, task.variant, str(task.seed)), campaign.log_path(task))
         for task in waiting
     }
-    yield from executor.run(jobs)
+    # What acts with the weights of another run waits for it.
+    yield from executor.run({task: job for task, job in jobs.items() if campaign.training(task) == task})
+    yield from executor.run({task: job for task, job in jobs.items() if campaign.training(task) != task})
 
 
 def run_task(campaign: Campaign, task: Task) -> None:
     """Train one variant with one seed, from its last checkpoint if it has one, and test it."""
     prepare()
     row, run = VARIANTS[task.variant], campaign.run_folder(task)
-    train_task(campaign, task)
+    train_task(campaign, campaign.training(task))
     if row.purpose == "weight_search":
         return
     for scenario, levels in campaign.missing_tests(task):
-        solver = _acting(run, campaign.device, scenario)
+        solver = _acting(row, run, campaign.device, scenario)
         options = row.options(scenario.exits)
         seeds = unseen_levels("test", levels, options)
         rows = evaluate_navigation(solver, seeds, options, temperature=scenario.temperature)
         write_rows(campaign.episodes_path(task, scenario), rows)
     for scenario in campaign.missing_plans(task):
-        solver = _acting(run, campaign.device, scenario)
+        solver = _acting(row, run, campaign.device, scenario)
         options = row.options(scenario.exits)
         seeds = unseen_levels("test", min(campaign.plan_levels, campaign.levels), options)
         write_rows(campaign.plans_path(task, scenario), evaluate_plans(solver, seeds, options))
@@ -76,8 +79,8 @@ def run_task(campaign: Campaign, task: Task) -> None:
 def train_task(campaign: Campaign, task: Task) -> None:
     """Train a run to its last step, validating on the way."""
     row, run, config = VARIANTS[task.variant], campaign.run_folder(task), campaign.config(task)
-    with Dataset(collect_data(campaign.runs, row.family.options)) as dataset:
-        trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, campaign.device)
+    with Dataset(collect_data(campaign.runs, row.family.options, task.seed)) as dataset:
+        trainer = Trainer(config, dataset.observation, dataset.num_actions, campaign.device)
         started = time.monotonic()
         steps = train_run(run, trainer, dataset, resume=has_run(run))
         curve = Curve(campaign.curve_path(task), until=trainer.step)
@@ -86,6 +89,8 @@ def train_task(campaign: Campaign, task: Task) -> None:
             due = trainer.step % campaign.validate_every == 0 or trainer.step == trainer.config.steps
             if due and trainer.step and trainer.step not in curve.steps():
                 point = validate(trainer.solver, row, campaign.validation_levels)
+                if trainer.step == trainer.config.steps:
+                    point |= validate_draws(trainer.solver, row, campaign.validation_levels)
                 point["minutes"] = (time.monotonic() - started) / 60
                 curve.write(trainer.step, point)
             metrics = next(steps, None)
@@ -103,17 +108,32 @@ def validate(solver: Solver, row: Variant, levels: int) -> dict[str, float]:
     return point
 
 
-def _acting(run: Path, device: str, scenario: Scenario) -> Solver:
-    return load_solver(run, device, act_iterations=scenario.act_iterations, act_rule=scenario.rule)
+def validate_draws(solver: Solver, row: Variant, levels: int) -> dict[str, float]:
+    """Mean return on validation levels with two exits, by the temperature that actions are drawn with.
+
+    An episode that does not arrive counts as one that took all steps.
+    """
+    point, options = {}, row.options(2)
+    for temperature in row.temperatures:
+        seeds = unseen_levels("validation", levels, options)
+        rows = evaluate_navigation(solver, seeds, options, temperature=temperature)
+        returns = [-found.steps if found.success else -options.max_steps for found in rows]
+        point[f"validation_return_softmax_{temperature:g}"] = sum(returns) / len(returns)
+    return point
 
 
-def collect_data(folder: Path, options: NavigationOptions) -> Path:
-    """The 1000 expert trajectories through halls like these, collected at first use."""
+def _acting(row: Variant, run: Path, device: str, scenario: Scenario) -> Solver:
+    search = {"act_iterations": scenario.act_iterations, "act_rule": scenario.rule}
+    return load_solver(run, device, **search, merge=row.solver.merge)
+
+
+def collect_data(folder: Path, options: NavigationOptions, seed: int) -> Path:
+    """1000 expert trajectories through halls like these, drawn by a run's seed; collected at first use."""
     first, last = options.hall
-    path = folder / f"navigation-{options.exit_layout}-{first}-{last}.h5"
+    path = folder / f"navigation-{options.exit_layout}-{first}-{last}-seed-{seed}.h5"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        collect_navigation(path, options=options, overwrite=True)
+        collect_navigation(path, options=options, seed=seed, overwrite=True)
     return path
 
 
@@ -127,7 +147,8 @@ def estimate_hours(campaign: Campaign) -> float:
         if task.variant not in seconds:
             seconds[task.variant] = probe(campaign.config(task), VARIANTS[task.variant].options(2))
         step, decision = seconds[task.variant]
-        total += 0 if campaign.is_trained(task) else campaign.config(task).steps * step
+        shares = campaign.training(task) != task
+        total += 0 if shares or campaign.is_trained(task) else campaign.config(task).steps * step
         own = VARIANTS[task.variant].act_iterations
         played = sum(
             levels * scenario.act_iterations / own for scenario, levels in campaign.missing_tests(task)
@@ -150,7 +171,7 @@ def probe(config: TrainConfig, options: NavigationOptions) -> tuple[float, float
         next_observation=observation,
         terminated=torch.zeros(size, dtype=torch.bool),
     )
-    trainer = Trainer(replace(config, search_warmup=0), shape, 4)
+    trainer = Trainer(replace(config, search_warmup=0, search_ramp=0), shape, 4)
     trainer.update(batch)
     started = time.monotonic()
     for _ in range(PROBE_STEPS):

@@ -9,7 +9,7 @@ from typing import Literal
 from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.evaluation.rows import Scenario
-from dtsn.reproduce.recipes import ABLATIONS, SOLVER_RECIPES, Recipe
+from dtsn.reproduce.recipes import ABLATIONS, SEARCH_LENGTHS, SOLVER_RECIPES, Recipe
 
 Purpose = Literal["table", "weight_search"]
 LevelSet = Literal["levels", "act_levels"]  # the campaign's number of levels for the main tests, or for more
@@ -17,7 +17,7 @@ LevelSet = Literal["levels", "act_levels"]  # the campaign's number of levels fo
 EXITS = (2, 1)
 ACT_ITERATIONS = (5, 20, 50)  # searches to act with, besides the one trained with
 SHOWN_LEVEL = 2_000_003  # of the test split: its way out is not the way to the goal
-TEMPERATURES = (0.5, 1.0)  # of the control that draws actions from softmax(Q / temperature)
+TEMPERATURES = (0.5, 1.0, 2.0)  # of the control that draws actions from softmax(Q / temperature)
 
 # The path encoder computes shortest paths, so that a search has nothing left to do.
 PATHS = TrainConfig(
@@ -34,7 +34,27 @@ POOLED = replace(
     search_warmup=500,
 )
 # The training recipe of the main table; `dtsn train` and the demo start from it too.
-NAVIGATION = PATHS
+NAVIGATION = TrainConfig(
+    solver=SolverConfig(
+        weights=LossWeights(
+            q=0.1,
+            cql=0.3,
+            transition=0.3,
+            reward=1.0,
+            termination=1.0,
+            conservative_reward=0.2,
+            conservative_value=0.1,
+        )
+    ),
+    network=NetworkConfig(encoder="maps", value_scale=10.0, termination=True),
+    steps=1500,
+    batch_size=64,
+    learning_rate_warmup=50,
+    weight_decay=1e-4,
+    search_warmup=100,
+    search_ramp=300,
+    conservative_ramp=500,
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,7 @@ class Variant:
     tests: tuple[Trial, ...] = ()
     plans: bool = False  # whether its plans are checked
     purpose: Purpose = "table"
+    weights_of: str = ""  # the variant whose training runs it acts with; "": its own
 
     @property
     def title(self) -> str:
@@ -85,6 +106,12 @@ class Variant:
         """T when acting, if nothing else is asked for."""
         return self.solver.act_iterations or self.solver.iterations
 
+    @property
+    def temperatures(self) -> list[float]:
+        """Of the drawn actions that it is tested with."""
+        found = [test.scenario.temperature for test in self.tests]
+        return list(dict.fromkeys(t for t in found if t is not None))
+
     def scenario(self, exits: int) -> Scenario:
         """The scenario of the main table: acting as it was trained."""
         return Scenario(exits, self.act_iterations)
@@ -99,6 +126,7 @@ class Variant:
 
 
 _MAIN_HALLS = NavigationOptions(hall=(8, 11), exit_layout="opposite")
+_OLD_HALLS = NavigationOptions(hall=(7, 12), exit_layout="independent")
 FAMILIES = {
     family.key: family
     for family in (
@@ -136,7 +164,7 @@ FAMILIES = {
             "An encoder that computes shortest paths on the map, for when you know that the world is a map. "
             "It makes the search unnecessary: the Q-network with it is as good as D-TSN. Halls 7 to 12, "
             "independent exits, grid symmetries as augmentation.",
-            NavigationOptions(),
+            _OLD_HALLS,
             PATHS,
             is_current=False,
         ),
@@ -144,7 +172,7 @@ FAMILIES = {
             "paths-opposite",
             "Path encoder, exits on opposite sides",
             "The same with opposite exits, in training and testing.",
-            NavigationOptions(exit_layout="opposite"),
+            replace(_OLD_HALLS, exit_layout="opposite"),
             PATHS,
             is_current=False,
         ),
@@ -153,7 +181,7 @@ FAMILIES = {
             "Pooling encoder",
             "An encoder that pools features over the map and reads them at the robot's and the goal's cell; "
             "halls and augmentation as for the path encoder.",
-            NavigationOptions(),
+            _OLD_HALLS,
             POOLED,
             is_current=False,
         ),
@@ -161,7 +189,7 @@ FAMILIES = {
             "pooled-plain",
             "Pooling encoder without augmentation",
             "The pooling encoder on the 1000 trajectories as they are.",
-            NavigationOptions(),
+            _OLD_HALLS,
             replace(POOLED, augment="none"),
             is_current=False,
         ),
@@ -174,14 +202,42 @@ WEIGHT_FACTORS = (0.1, 10.0)
 # What it chose on validation levels, by solver, where that is not the recipe's.
 CHOSEN_WEIGHTS: Mapping[str, Mapping[str, float]] = {}
 
-# Rows of the main table beyond the paper's, and parts of D-TSN beyond the paper's ablations. This is the one
-# place to declare them: a recipe each, made of fields of SolverConfig, LossWeights or NetworkConfig.
-#   dtsn_graph: best-first search that merges equal nodes
-#   dtsn-no-termination: goals that do not end a path
-EXTENSIONS: dict[str, Recipe] = {}
-OWN_ABLATIONS: dict[str, Recipe] = {}
-_ITERATIONS = {
-    f"dtsn-{n}": Recipe(f"dtsn-{n}", f"D-TSN (n_itr={n})", settings={"iterations": n}) for n in (5, 20)
+# Rows of the main table beyond the paper's, parts of D-TSN beyond the paper's ablations, and the other value
+# form for the solvers that use no transition: it suits them better, so that they get both.
+EXTENSIONS = {
+    "dtsn_graph": Recipe("dtsn_graph", "D-TSN, merged search", settings={"merge": True}, weights_of="dtsn")
+}
+OWN_ABLATIONS = {
+    recipe.key: recipe
+    for recipe in (
+        Recipe(
+            "dtsn-no-termination",
+            "D-TSN w/o termination",
+            without="the termination head",
+            weights={"termination": 0},
+            network={"termination": False},
+        ),
+        Recipe(
+            "dtsn-no-conservative-reward",
+            "D-TSN w/o conservative reward",
+            without="the conservative reward",
+            weights={"conservative_reward": 0},
+        ),
+        Recipe(
+            "dtsn-no-conservative-value",
+            "D-TSN w/o conservative value",
+            without="the conservative value",
+            weights={"conservative_value": 0},
+        ),
+        Recipe(
+            "dtsn-joint-value",
+            "D-TSN, joint value",
+            without="the additive value",
+            network={"value": "joint"},
+        ),
+        Recipe("qnet-joint-value", "Q-network, joint value", "qnet", network={"value": "joint"}),
+        Recipe("treeqn-joint-value", "TreeQN, joint value", "treeqn", network={"value": "joint"}),
+    )
 }
 _BFLOAT16 = Recipe("dtsn-bfloat16", "D-TSN, encoder in bfloat16", network={"precision": "bfloat16"})
 
@@ -223,8 +279,10 @@ def _family(
         if recipe.key in act:
             searched = [Scenario(exits, t) for t in ACT_ITERATIONS for exits in EXITS]
             tests += tuple(Trial(scenario, "act_levels") for scenario in searched)
-        key = recipe.key if family.key == "main" else f"{family.key}-{recipe.key}"
-        found.append(Variant(key, family, recipe, train, seeds, tests, plans=more))
+        prefix = "" if family.key == "main" else f"{family.key}-"
+        shared = recipe.weights_of and prefix + recipe.weights_of
+        key = prefix + recipe.key
+        found.append(Variant(key, family, recipe, train, seeds, tests, plans=more, weights_of=shared))
     return found
 
 
@@ -262,12 +320,12 @@ def _variants() -> dict[str, Variant]:
     found = [
         *_family(main, [*solvers, *EXTENSIONS.values()], 5, act=deeper),
         *_family(main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3),
-        *_family(main, _ITERATIONS.values(), 3, more=False),
+        *_family(main, SEARCH_LENGTHS.values(), 3, more=False),
         *_family(FAMILIES["hall-7-12"], both, 2),
         *_family(FAMILIES["hall-5-14"], both, 2),
         *_family(FAMILIES["independent"], [*solvers, *EXTENSIONS.values()], 2),
         *_weight_search(main),
-        *_family(old["paths"], [*every, *_ITERATIONS.values(), _BFLOAT16], 1, more=False),
+        *_family(old["paths"], [*every, *SEARCH_LENGTHS.values(), _BFLOAT16], 1, more=False),
         *_family(old["paths-opposite"], solvers, 1, more=False),
         *_family(old["pooled"], solvers, 1, more=False),
         *_family(old["pooled-plain"], every, 1, more=False),

@@ -14,7 +14,7 @@ from dtsn.config import (
     TrainConfig,
 )
 from dtsn.envs.procgen import GAMES
-from dtsn.reproduce.recipes import ABLATIONS, SOLVER_RECIPES, Recipe
+from dtsn.reproduce.recipes import ABLATIONS, SEARCH_LENGTHS, SOLVER_RECIPES, Recipe
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ _PROCGEN_SOLVER = SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.
 _PROCGEN_DISCOUNTED = replace(_PROCGEN_SOLVER, discount=0.99)
 # CQL's term alone is the cross-entropy of softmax(Q). Not in the paper: what readers compare with first.
 CLONING = Recipe("cloning", "Behaviour cloning (ours)", "qnet", weights={"q": 0})
-PROCGEN_VARIANTS = SOLVER_RECIPES | {CLONING.key: CLONING} | ABLATIONS
+PROCGEN_VARIANTS = SOLVER_RECIPES | {CLONING.key: CLONING} | ABLATIONS | SEARCH_LENGTHS
 PROCGEN_TITLES = {
     "random": "Random actions",
     "expert": "Behaviour policy",

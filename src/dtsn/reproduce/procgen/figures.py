@@ -6,13 +6,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dtsn.arrays import Float64s
 from dtsn.config import SOLVERS
 from dtsn.drawing import MUTED, RULE, new_figure, save, tidy
 from dtsn.reproduce.procgen.budgets import PROCGEN_VARIANTS
-from dtsn.reproduce.statistics import NORMAL
+from dtsn.reproduce.procgen.scores import score_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,16 +21,16 @@ ALL_ENDED = 64_000  # environment steps by which 64 episodes side by side have e
 def procgen_scores(
     scores: Mapping[str, Mapping[str, Float64s]], titles: Mapping[str, str], path: Path
 ) -> Path:
-    """A panel for each game: every player's mean score with its 95% interval."""
+    """A panel for each game: every player's mean of its scores ``[S, L]`` with its 95% interval."""
     players = [name for name in titles if any(name in of for of in scores.values())]
     panels = _panels(scores, 0.9 + 0.26 * len(players))
     for axes, game in zip(panels.axes, scores, strict=True):
         tidy(axes, game)
         for y, name in enumerate(reversed(players)):
             if (values := scores[game].get(name)) is not None:
-                half = NORMAL * values.std() / np.sqrt(len(values))
+                mean = score_interval(values)
                 colour = SOLVERS[PROCGEN_VARIANTS[name].solver].colour if name in PROCGEN_VARIANTS else MUTED
-                axes.errorbar(values.mean(), y, xerr=half, fmt="o", color=colour, capsize=3)
+                axes.errorbar(mean.value, y, xerr=mean.high - mean.value, fmt="o", color=colour, capsize=3)
         axes.set_yticks(range(len(players)), [titles[name] for name in reversed(players)])
         axes.set_ylim(-0.6, len(players) - 0.4)
         axes.grid(axis="x", color=RULE, linewidth=0.8)

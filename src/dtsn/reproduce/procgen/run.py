@@ -26,7 +26,7 @@ from dtsn.spelling import did_you_mean
 EXPERT_STEPS_PER_SECOND = {"nature": 600, "impala_fast": 300, "impala": 40}
 SECONDS_PER_SAMPLE = {  # of a training step, by encoder and solver
     "nature": {"qnet": 0.5e-3, "search": 0.8e-3, "treeqn": 5e-3, "dtsn": 3e-3},
-    "impala_fast": {"qnet": 1.5e-3, "search": 1.8e-3, "treeqn": 6e-3, "dtsn": 4e-3},
+    "impala_fast": {"qnet": 1.1e-3, "search": 1.5e-3, "treeqn": 2.3e-3, "dtsn": 2.6e-3},
     "impala": {"qnet": 5e-3, "search": 7e-3, "treeqn": 9e-3, "dtsn": 8e-3},
 }
 SECONDS_PER_TEST = {"qnet": 0.1, "search": 0.4, "treeqn": 0.8, "dtsn": 0.4, "expert": 0.1, "random": 0.05}
@@ -42,8 +42,8 @@ class ProcgenCampaign:
     """cpu: what a laptop does in hours; day: better policies, longer training, some hours a game;
     paper: the paper's numbers (weeks of a GPU); tiny: to try it out"""
     solvers: tuple[str, ...] = ("qnet", "search", "treeqn", "dtsn")
-    """rows of the tables; also dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary;
-    none: only the experts"""
+    """rows of the tables; also cloning, dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary,
+    dtsn-5, dtsn-20; none: only the experts"""
     seeds: int = 1
     """training runs of each solver, seeds 0 and up"""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -150,7 +150,7 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
     from dtsn.evaluation.procgen import GAMES_AT_ONCE, evaluate_procgen, solver_policy
     from dtsn.evaluation.rows import write_rows
     from dtsn.experts.collect import random_policy
-    from dtsn.training.trainer import load_solver
+    from dtsn.training.loading import load_solver
 
     prepare()
     budget = campaign.numbers
@@ -200,11 +200,11 @@ def behaviour_policy(campaign: ProcgenCampaign, game: str) -> BehaviourPolicy:
 
 def train_expert(campaign: ProcgenCampaign, game: str) -> Path:
     """Train the behaviour policy of a game, or go on with it, in the run folder that is returned."""
-    from dtsn.checkpoint import latest_checkpoint
     from dtsn.experts import ppg
+    from dtsn.training.runs import RunFolder
 
     run = campaign.runs / campaign.budget / game / "expert"
-    begun = latest_checkpoint(run / "checkpoints") is not None
+    begun = RunFolder(run).newest() is not None
     config = campaign.numbers.expert_of(game)
     for _ in ppg.train_expert(run, config, resume=begun, device=campaign.device):
         pass
@@ -213,8 +213,8 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> Path:
 
 def write_curve(campaign: ProcgenCampaign, game: str) -> None:
     """The behaviour policy's learning curve: return and success of its last 100 episodes at every step."""
-    from dtsn.checkpoint import read_metrics
     from dtsn.storage import replace_durably
+    from dtsn.training.runs import read_metrics
 
     rows = read_metrics(campaign.metrics_path(game))
     lines = [f"{row['step']},{row['return']:.4f},{row['success']:.4f}" for row in rows if "return" in row]
@@ -242,7 +242,7 @@ def collect(campaign: ProcgenCampaign, game: str) -> None:
 
 def train_solver(campaign: ProcgenCampaign, game: str, variant: str, seed: int) -> None:
     """Train a solver on a game's data set, or go on with it."""
-    from dtsn.data.dataset import Dataset
+    from dtsn.data.reader import Dataset
     from dtsn.training.trainer import Trainer, has_run, train_run
 
     run = campaign.runs / campaign.budget / game / variant / f"seed-{seed}"
@@ -251,7 +251,7 @@ def train_solver(campaign: ProcgenCampaign, game: str, variant: str, seed: int) 
         if found != (game, campaign.numbers.mode):
             raise ValueError(f"{dataset.path} is of {found[0]} ({found[1]}), not {game}: move it away")
         config = campaign.numbers.config(variant, seed)
-        trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, campaign.device)
+        trainer = Trainer(config, dataset.observation, dataset.num_actions, campaign.device)
         for _ in train_run(run, trainer, dataset, resume=has_run(run)):
             pass
 
@@ -277,15 +277,16 @@ def check_record(campaign: ProcgenCampaign) -> None:
 
 def _behind(numbers: Mapping[str, Any], game: str, players: Set[str]) -> dict[str, Any]:
     """The numbers of a budget, as plain data, that the rows of these players of a game depend on."""
-    known = {name: numbers[name] for name in ("mode", "levels")}
+    names = ["mode", "levels"]
+    known: dict[str, Any] = {}
     if players - {"random"}:
-        scripted = game in numbers.get("scripted", ())
-        expert = numbers.get("other_experts", {}).get(game) or numbers["expert"]
-        known |= {"scripted": scripted} | ({} if scripted else {"expert": {**expert, "game": game}})
+        known["scripted"] = game in numbers.get("scripted", ())
+        expert = numbers.get("other_experts", {}).get(game) or numbers.get("expert", {})
+        known["expert"] = {} if known["scripted"] else {**expert, "game": game}
     if players - {"random", "expert"}:
-        known |= {"keep_all": game in numbers["unfinished"], "episodes": numbers["episodes"]}
-        known["train"] = numbers["train"]
-    return known
+        names += ["episodes", "train"]
+        known["keep_all"] = game in numbers.get("unfinished", ())
+    return known | {name: numbers[name] for name in names if name in numbers}
 
 
 def write_meta(campaign: ProcgenCampaign, command: str) -> None:

@@ -5,6 +5,8 @@ import { colour, number, svg } from "./draw.js";
 
 const LEFT = 22, TOP = 14, LABEL = 52;
 const FEW = 6, BEST = 3; // up to so many actions all leaves are drawn, beyond that so many below a node
+const ROOM = 11; // between two rows, for a label on every node
+export const FIT = 0; // a zoom at which all of the tree is seen
 
 // The children of every node that are drawn, and how many more there are.
 function pick(model) {
@@ -20,13 +22,18 @@ function pick(model) {
   return { children, more };
 }
 
-function layout(model, width, height) {
+// A zoom does not scale the picture: it gives rows more room, so that labels appear where there is enough.
+function layout(model, width, height, zoom) {
   const { children, more } = pick(model);
   const drawn = [0, ...children.flat()].sort((a, b) => a - b), counts = [];
   const leaves = drawn.filter((id) => !children[id].length).length + more.filter(Boolean).length;
-  const depth = Math.max(...model.nodes.map((node) => node.depth));
-  const gap = Math.min(34, Math.max(4, (height - 2 * TOP) / leaves));
-  const column = Math.min(120, Math.max(38, (width - LEFT - LABEL) / Math.max(1, depth)));
+  const depth = Math.max(1, ...model.nodes.map((node) => node.depth));
+  const names = model.nodes.some((node) => node.label !== null);
+  const label = names ? 150 : LABEL;
+  const fitting = { gap: (height - 2 * TOP) / leaves, column: (width - LEFT - label) / depth };
+  const gap = Math.min(34, zoom === FIT ? fitting.gap : zoom * Math.max(4, fitting.gap));
+  const wide = model.short ? 38 : 84;
+  const column = Math.min(names ? 190 : 120, zoom === FIT ? Math.max(4, fitting.column) : Math.max(wide * Math.min(zoom, 2), fitting.column));
   const places = [];
   let row = 0;
   // Children have larger ids than their parents; rows are given in the order of a walk through the tree.
@@ -39,14 +46,22 @@ function layout(model, width, height) {
     const y = ys.length ? (ys[0] + ys.at(-1)) / 2 : TOP + gap * (row++ + 0.5);
     places[id] = { x: LEFT + column * model.nodes[id].depth, y };
   })(0);
-  return { drawn: drawn.map((id) => model.nodes[id]), counts, places, gap, width: LEFT + column * depth + LABEL, height: 2 * TOP + gap * leaves };
+  return {
+    drawn: drawn.map((id) => model.nodes[id]), counts, places, gap, column,
+    width: LEFT + column * depth + label, height: 2 * TOP + gap * leaves, largest: Math.max(1, ROOM / Math.max(4, fitting.gap)),
+  };
 }
 
-// Draws into `box`; `show(t, ids)` moves to an iteration and marks nodes.
-export function makeTree(box, model) {
-  const { drawn, counts, places, gap, width, height } = layout(model, box.clientWidth - 4, box.clientHeight - 4);
-  const roomy = gap >= 11; // for a label on every node
-  const small = Math.min(5, Math.max(1.7, 0.4 * gap)), large = Math.min(9, Math.max(4, 1.8 * gap)); // radii
+function shape(node, x, y, radius) {
+  if (node.terminal <= 0.5) return svg("circle", { cx: x, cy: y, r: radius, class: "disc" });
+  return svg("rect", { x: x - radius, y: y - radius, width: 2 * radius, height: 2 * radius, class: "disc" });
+}
+
+// Draws into `box`; `show(t, ids)` moves to an iteration and marks nodes. `largest` is a zoom at which all can be read.
+export function makeTree(box, model, zoom) {
+  const { drawn, counts, places, gap, column, width, height, largest } = layout(model, box.clientWidth - 4, box.clientHeight - 4, zoom);
+  const roomy = gap >= ROOM && column >= 30;
+  const small = Math.min(5, Math.max(1.2, 0.4 * gap)), large = Math.min(9, Math.max(2.5, 1.8 * gap), Math.max(2.5, column / 3)); // radii
   const edges = [], groups = [];
   const lines = svg("g", { class: "edges" }), marks = svg("g");
   for (const node of drawn) {
@@ -57,29 +72,32 @@ export function makeTree(box, model) {
       const edge = svg("path", { d: `M${from.x} ${from.y}C${middle} ${from.y} ${middle} ${y} ${x} ${y}` });
       edges[node.id] = edge;
       lines.append(edge);
-      if (roomy || node.expanded_at !== null) {
-        group.append(svg("text", { x: x - (node.expanded_at === null ? 14 : 19), y, class: "action" }, model.labels[node.action]));
+      if (column >= 30 && (roomy || node.expanded_at !== null)) {
+        const away = node.expanded_at === null ? 14 : 19;
+        group.append(svg("text", { x: x - away, y, class: model.short ? "action" : "action long" }, model.labels[node.action]));
       }
     }
-    const ring = svg("circle", { cx: x, cy: y, class: "ring" }), disc = svg("circle", { cx: x, cy: y, class: "disc" });
+    const ring = svg("circle", { cx: x, cy: y, class: "ring" });
+    const disc = shape(node, x, y, small);
     group.append(ring, disc);
     colour(group, model.share(node.path_value));
     if (node.expanded_at !== null && large >= 7) {
-      group.append(svg("text", { x, y, class: "order" }, String(node.expanded_at)));
+      group.append(svg("text", { x, y, class: `order digits-${String(node.expanded_at).length}` }, String(node.expanded_at)));
     }
     if (model.blockedIds.has(node.id) && roomy) {
       const arm = 0.6 * small;
       group.append(svg("path", { d: `M${x - arm} ${y - arm}l${2 * arm} ${2 * arm}m0 ${-2 * arm}l${-2 * arm} ${2 * arm}`, class: "cross" }));
     }
-    if (node.path_value !== null && roomy) {
-      group.append(svg("text", { x: x + 10, y, class: "value" }, number(node.path_value)));
+    if (roomy && (node.path_value !== null || node.label !== null)) {
+      const words = [node.label, node.path_value === null ? null : number(node.path_value)].filter((word) => word !== null);
+      group.append(svg("text", { x: x + (node.label === null ? 10 : 12), y, class: node.label === null ? "value" : "value named" }, words.join("  ")));
     }
     groups[node.id] = { group, ring, disc };
     marks.append(group);
   }
   const rests = counts.map(({ id, more, x, y }) => {
     const text = svg("text", { x: x - 6, y, class: "rest" }, `+${more}`);
-    marks.append(text);
+    if (gap >= 8) marks.append(text);
     return { text, node: model.nodes[id] };
   });
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, lines, marks);
@@ -96,6 +114,8 @@ export function makeTree(box, model) {
       if (best.has(node.id)) words.push("best");
       if (ids.has(node.id)) words.push("marked");
       if (model.blockedIds.has(node.id)) words.push("blocked");
+      if (node.terminal > 0.5) words.push("terminal");
+      if (node.same_as !== null) words.push("alias");
       const { group, ring, disc } = groups[node.id], radius = state === "expanded" ? large : small;
       for (const kept of ["plain", "high"]) if (group.classList.contains(kept)) words.push(kept);
       group.setAttribute("class", words.join(" "));
@@ -105,5 +125,5 @@ export function makeTree(box, model) {
     }
     return places[current];
   }
-  return { show };
+  return { show, largest };
 }

@@ -7,11 +7,14 @@ const SHOWN = 8;
 export function makeBars(box, model, take) {
   const seen = model.iterations.flatMap((iteration) => iteration.q).filter((q) => q !== null);
   const low = Math.min(...seen), high = Math.max(...seen);
+  const truth = model.grid?.true_q;
   const rows = model.labels.map((name, action) => {
     const bar = html("span", { class: `bar action-${action % 8}` }), text = html("span", { class: "q" });
-    const row = html("button", { type: "button", class: "q-row", title: `Take ${name} now` });
+    const row = html("button", { type: "button", class: model.short ? "q-row" : "q-row long", title: `Take ${name} now` });
     row.append(html("span", { class: "name" }, name), html("span", { class: "track" }, bar), text);
-    row.addEventListener("click", () => take(action));
+    if (truth) row.append(html("span", { class: "true-q", title: "true value" }, truth[action] === null ? "wall" : number(truth[action], 0)));
+    if (take && model.q[action] !== null) row.addEventListener("click", () => take(action));
+    else row.disabled = true;
     return { row, bar, text };
   });
   box.replaceChildren(...rows.map(({ row }) => row));
@@ -41,7 +44,7 @@ function spread(wanted, gap, low, high) {
 
 export function makeChart(box, model, scrub) {
   const steps = model.iterations.length;
-  const usable = steps > 1 && model.iterations.some((iteration) => iteration.q.every((q) => q !== null));
+  const usable = steps > 1 && model.iterations.some((iteration) => iteration.q.some((q) => q !== null));
   box.hidden = !usable;
   if (!usable) return { show() {} };
   const width = Math.max(160, box.clientWidth), left = 42, right = 20, top = 10, bottom = 22;
@@ -61,12 +64,14 @@ export function makeChart(box, model, scrub) {
   );
   const cursor = svg("path", { class: "cursor" });
   picture.append(cursor);
-  const ends = spread(model.q.map(y), 11, top, height - bottom);
-  model.labels.forEach((name, action) => {
+  const valid = model.labels.map((_, action) => action).filter((action) => model.q[action] !== null);
+  const ends = spread(valid.map((action) => y(model.q[action])), 11, top, height - bottom);
+  valid.forEach((action, place) => {
+    const name = model.labels[action];
     const points = model.iterations.filter(({ q }) => q[action] !== null);
     const d = "M" + points.map((iteration) => `${x(iteration.t)} ${y(iteration.q[action])}`).join("L");
     picture.append(svg("path", { d, class: `line action-${action % 8}` }));
-    picture.append(svg("text", { x: width - right + 8, y: ends[action], class: `tick text-${action % 8}` }, name));
+    picture.append(svg("text", { x: width - right + 8, y: ends[place], class: `tick text-${action % 8}` }, name.slice(0, 3)));
   });
   const at = (event) => {
     const place = event.clientX - picture.getBoundingClientRect().left;
@@ -97,7 +102,7 @@ export function showOpen(box, model, t, ids) {
     return html(
       "button",
       { type: "button", class: words.filter(Boolean).join(" "), "data-id": id },
-      html("span", { class: "name" }, model.paths[id] || "root"),
+      html("span", { class: "name" }, model.nodes[id].label ?? (model.paths[id] || "root")),
       html("span", { class: "track" }, bar),
       html("span", { class: "p" }, percent(probability)),
       html("span", { class: "q" }, number(model.nodes[id].path_value)),
@@ -105,6 +110,6 @@ export function showOpen(box, model, t, ids) {
   });
   const rest = 1 - shown.reduce((sum, { probability }) => sum + probability, 0);
   const more = size > shown.length ? [html("p", { class: "more" }, `and ${size - shown.length} more, ${percent(Math.max(0, rest))} together`)] : [];
-  const head = html("div", { class: "open-head" }, html("span", {}, "path"), html("span", {}, ""), html("span", {}, "probability"), html("span", {}, "path value"));
+  const head = html("div", { class: "open-head" }, html("span", {}, "path"), html("span", {}, ""), html("span", {}, "chance"), html("span", {}, "value"));
   box.replaceChildren(html("h3", {}, `Open set, ${size} ${size === 1 ? "node" : "nodes"}`), head, ...rows, ...more);
 }

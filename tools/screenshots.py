@@ -1,4 +1,4 @@
-"""Take the pictures of docs/viewer.md: python docs/screenshots.py [FOLDER] (needs chromium and dtsn[dev])."""
+"""Take the pictures of docs/viewer.md: python tools/screenshots.py [FOLDER]; needs chromium."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-FIGURES = Path(__file__).parent / "figures"
+FIGURES = Path(__file__).parent.parent / "docs/figures"
 LEVEL = "level=2000003"  # the same hall as in the README's figure
 SHOTS = {  # name: (width, height, colour scheme, what the address says, a node to point at)
-    "light": (1280, 1090, "light", f"{LEVEL}&t=7", 17),
-    "dark": (1280, 1090, "dark", f"{LEVEL}&iterations=40&a=SSEEE", None),
+    "light": (1280, 800, "light", f"{LEVEL}&t=7", 17),
+    "dark": (1280, 800, "dark", f"{LEVEL}&iterations=40&a=SSEEE&truth=1", None),
     "phone": (380, 840, "light", f"{LEVEL}&a=SSE", None),
-    "comparison": (1280, 1010, "light", f"{LEVEL}&vs=shipped/navigation-qnet", None),
+    "comparison": (1280, 800, "light", f"{LEVEL}&vs=shipped/navigation-qnet", None),
 }
 
 
 def main(folder: Path = FIGURES) -> None:
     """Start the viewer on a free port, without any runs, and photograph it."""
     with tempfile.TemporaryDirectory() as runs:
-        command = [sys.executable, "-m", "dtsn.cli", "view", "--port", "0", "--runs", runs]
+        command = [sys.executable, "-m", "dtsn", "view", "--port", "0", "--runs", runs]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None

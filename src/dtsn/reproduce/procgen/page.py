@@ -1,0 +1,218 @@
+"""Procgen's results page in Markdown, the paper's numbers beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dtsn.arrays import Float64s
+from dtsn.reproduce.markdown import configuration, table
+from dtsn.reproduce.paper import (
+    PAPER_PROCGEN,
+    PAPER_PROCGEN_EXPERT,
+    PAPER_PROCGEN_WINS,
+    PAPER_PROCGEN_Z,
+    RERUN_PROCGEN,
+    RERUN_PROCGEN_WINS,
+    RERUN_PROCGEN_Z,
+)
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_TITLES, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.reproduce.procgen.scores import BASELINE, SOLVERS, Scores, score_interval
+
+KINDS = {"ppg": "PPG", "scripted": "script"}
+
+
+def procgen_page(
+    summary: Mapping[str, Any],
+    scores: Scores,
+    budget: str,
+    meta: Mapping[str, Any],
+    *,
+    runtime: str,
+    pictures: Sequence[str],
+) -> str:
+    """The results page in Markdown; ``pictures``: of the scores and, if there are curves, of the policies."""
+    numbers = PROCGEN_BUDGETS[budget]
+    players = [name for name in PROCGEN_TITLES if any(name in of for of in scores.values())]
+    solvers = [name for name in players if name in PROCGEN_VARIANTS]
+    missing = [
+        f"`{game}`: {', '.join(absent)}"
+        for game, of in scores.items()
+        if (absent := [name for name in ("expert", *SOLVERS) if name not in of])
+    ]
+    sections = [
+        f"# Procgen: results of the {budget} budget",
+        f"Mode {numbers.mode}; behaviour policy: PPG, {numbers.expert.steps:,} environment steps a game"
+        f"{_trained_otherwise(numbers, scores)}{_scripted(summary)}; "
+        f"data: {numbers.episodes} successful episodes{_kept(numbers, list(scores))}, returns discounted by "
+        f"{numbers.train.solver.discount:g}; training: {numbers.train.steps:,} steps at batch "
+        f"{numbers.train.batch_size} for every solver, {_runs(summary, solvers)}; tests: an episode on each "
+        f"of {numbers.levels} unseen levels.",
+        "**This is not the paper's budget** (1000 episodes; by the authors' data mode hard and policies of "
+        "100 million steps; by its run times about 220,000 steps at batch 256): its numbers are repeated for "
+        "orientation, not for comparison. A small budget can show whether solvers that learn from the same "
+        "data for as long differ, and in which direction; it cannot show how they differ once they are "
+        "trained to the end."
+        if budget != "paper"
+        else "",
+        "## Scores",
+        "Mean over episodes with its 95% interval for other training runs and other levels. One run says "
+        "nothing about the spread between runs, and two say little.",
+        table(
+            ("Game", *(PROCGEN_TITLES[name] for name in players)),
+            ((game, *(_score(of.get(name)) for name in players)) for game, of in scores.items()),
+        ),
+        f"![Scores of all players with 95% intervals](figures/{pictures[0]})",
+        "The paper's mean scores, mode hard, and those of the policies behind the authors' data:",
+        _paper_table(PAPER_PROCGEN, list(scores)),
+        "The same by the follow-up (Mittal, Kang & Lee, 2025), which ran the experiment again:",
+        _paper_table(RERUN_PROCGEN, list(scores)),
+        "## Z-scores",
+        "`(μ − μ_B) / σ_B` with the Q-network as the baseline B; μ_B and σ_B are over the episodes of all "
+        "its runs.",
+        _z_table(summary, [name for name in solvers if name != BASELINE]),
+        "Intervals are 95% of a bootstrap that redraws the levels of each game and the training runs of both "
+        "solvers. The mean is also given without dodgeball, where the paper's Q-network fails: this game "
+        "alone makes much of its mean; and without games whose data a script has played. "
+        "A mean is over the games of its own column: columns with gaps do not compare with the others.",
+        "Share of episodes that a solver plays as the Q-network does, with the same score and length on the "
+        "same level; where it is large, the Z-score compares little:",
+        table(
+            ("Game", *(PROCGEN_TITLES[name] for name in solvers if name != BASELINE)),
+            (
+                (game, *(_share(of.get(name)) for name in solvers if name != BASELINE))
+                for game, of in summary["games"].items()
+            ),
+        ),
+        "## Head to head",
+        table(
+            ("D-TSN against", "Games won", "Paper", "Follow-up"),
+            (
+                (PROCGEN_TITLES[other], won, PAPER_PROCGEN_WINS[other], RERUN_PROCGEN_WINS[other])
+                for other, won in summary["wins"].items()
+            ),
+        ),
+        "## Baseline normalised scores",
+        "`(S − S_random) / (S_B − S_random)`. The paper warns of it: where the baseline does worse than "
+        "random actions, the sign turns, and where it is barely better, the score explodes.",
+        table(
+            ("Game", *(PROCGEN_TITLES[name] for name in solvers)),
+            (
+                (game, *(_number(of.get(name, {}).get("bns")) for name in solvers))
+                for game, of in summary["games"].items()
+            ),
+        ),
+        *_policies(summary, scores, pictures[1:]),
+        "## Run time",
+        "Time of a training step, side by side in one run, at batch 256; see "
+        "[performance.md](performance.md).",
+        runtime,
+        "## How they were made",
+        f"```\n{meta['command']}\n```" if "command" in meta else "",
+        configuration(numbers.train),
+        *(["## Missing", "\n".join(f"- {line}" for line in missing)] if missing else []),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _runs(summary: Mapping[str, Any], solvers: Sequence[str]) -> str:
+    """How many training runs there are of a solver."""
+    counts = {len(of[name]["seeds"]) for of in summary["games"].values() for name in solvers if name in of}
+    if not counts:
+        return "not run yet"
+    fewest, most = min(counts), max(counts)
+    return (
+        f"{fewest} training run{'s' * (most > 1)} each" if fewest == most else f"{fewest} to {most} runs each"
+    )
+
+
+def _trained_otherwise(numbers: ProcgenBudget, scores: Scores) -> str:
+    """Which behaviour policies were trained otherwise."""
+    others = [
+        f"{expert.steps:,} with other settings on {game}"
+        for game, expert in numbers.other_experts.items()
+        if "expert" in scores.get(game, {})
+    ]
+    return f" ({', '.join(others)})" if others else ""
+
+
+def _scripted(summary: Mapping[str, Any]) -> str:
+    """Which behaviour policies are scripts."""
+    games = [game for game, expert in summary["experts"].items() if expert["kind"] == "scripted"]
+    return f", a script on {', '.join(games)}" if games else ""
+
+
+def _kept(numbers: ProcgenBudget, games: Sequence[str]) -> str:
+    """Where other than successful episodes were kept, and why."""
+    every = [game for game in games if numbers.keep(game) == "all"]
+    return f" (all episodes in {', '.join(every)}: this policy completes next to none)" if every else ""
+
+
+def _policies(summary: Mapping[str, Any], scores: Scores, pictures: Sequence[str]) -> list[str]:
+    """The section on the behaviour policies, against random actions on the same unseen levels."""
+    experts = summary["experts"]
+    if not experts:
+        return []
+    rows = []
+    for game, expert in experts.items():
+        drawn, ours = scores[game]["random"], scores[game]["expert"]
+        gain = score_interval(ours.mean(0, keepdims=True) - drawn.mean(0, keepdims=True))
+        shown = f"{gain.value:+.2f} ± {gain.high - gain.value:.2f}".replace("-", "−")
+        rows.append((game, KINDS[expert["kind"]], _score(drawn), _score(ours), shown))
+    better = sum(expert["interval"][0] > expert["random_interval"][1] for expert in experts.values())
+    header = ("Game", "Kind", PROCGEN_TITLES["random"], PROCGEN_TITLES["expert"], "Gain")
+    return [
+        "## Behaviour policies",
+        "Against random actions on the same unseen levels, with 95% intervals. "
+        f"In {better} of {len(experts)} games the policy's interval lies above that of random actions.",
+        table(header, rows),
+        *(f"![Return of the behaviour policies while they learn](figures/{name})" for name in pictures),
+    ]
+
+
+def _paper_table(paper: Mapping[str, Mapping[str, float]], games: Sequence[str]) -> str:
+    return table(
+        ("Game", PROCGEN_TITLES["expert"], *(PROCGEN_TITLES[name] for name in SOLVERS)),
+        (
+            (game, PAPER_PROCGEN_EXPERT[game], *(f"{paper[game][name]:.2f}" for name in SOLVERS))
+            for game in games
+        ),
+    )
+
+
+def _z_table(summary: Mapping[str, Any], players: Sequence[str]) -> str:
+    rows = [
+        [game, *(_number(of.get(name, {}).get("z")) for name in players)]
+        for game, of in summary["games"].items()
+    ]
+    means = summary["mean_z"]
+    rows.append(["**mean**", *(f"**{_number(means.get(name))}**" for name in players)])
+    rows.append(["95% interval", *(_interval(summary["mean_z_interval"].get(name)) for name in players)])
+    for title, found in (
+        ("without dodgeball", summary["mean_z_without_dodgeball"]),
+        ("without scripted policies", summary["mean_z_without_scripted"]),
+        ("paper's mean", PAPER_PROCGEN_Z),
+        ("follow-up's mean", RERUN_PROCGEN_Z),
+    ):
+        rows.append([title, *(_number(found.get(name)) for name in players)])
+    return table(("Game", *(PROCGEN_TITLES[name] for name in players)), rows)
+
+
+def _score(values: Float64s | None) -> str:
+    if values is None:
+        return "–"
+    estimate = score_interval(values)
+    return f"{estimate.value:.2f} ± {estimate.high - estimate.value:.2f}"
+
+
+def _share(cell: Mapping[str, Any] | None) -> str:
+    share = (cell or {}).get("like_baseline")
+    return "–" if share is None else f"{100 * share:.1f}%"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}".replace("-", "−")
+
+
+def _interval(ends: Sequence[float | None] | None) -> str:
+    return "–" if ends is None else " to ".join(_number(end) for end in ends)

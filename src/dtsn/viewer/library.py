@@ -1,0 +1,330 @@
+"""The solvers that the viewer can show: those of the package, runs below one folder, and given ones.
+
+Folders are looked at as if somebody else had made them: what cannot be shown is one entry that says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from starlette.exceptions import HTTPException
+
+from dtsn import pretrained
+from dtsn.checkpoint import CheckpointError, checkpoints, load_state
+from dtsn.config import SOLVERS, SolverConfig
+from dtsn.envs.navigation import MOVES
+from dtsn.envs.procgen import FRAME_SHAPE, GAMES, NUM_ACTIONS
+from dtsn.inspection.describe import check_size
+from dtsn.inspection.document import SearchDocument
+from dtsn.solvers.solver import Solver
+from dtsn.training.loading import load_solver
+from dtsn.viewer.replay import GymWorld, Navigation, Procgen, World
+
+MAX_ITERATIONS = 200
+MAX_RUNS = 500  # listed; more are found by name
+MAX_DEPTH = 5  # of run folders below the given one
+MAX_LOOKED_AT = 20_000  # folders
+MAX_CHECKPOINTS = 100  # listed of a run, the newest
+MAX_CONFIG = 1 << 20  # bytes
+SOLVERS_KEPT = 4
+SHIPPED, FILE = "shipped", "file"
+READ = ("state.json", "model.safetensors")  # of a checkpoint
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A solver and the world that it is shown in."""
+
+    solver: Solver
+    world: World
+
+
+@dataclass
+class Library:
+    """What can be shown. ``given`` are solvers by name, ``documents`` searches by file name."""
+
+    runs: Path | None = None
+    device: str = "cpu"
+    given: Mapping[str, Shown] = field(default_factory=dict)
+    documents: Mapping[str, SearchDocument] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.runs is not None and self.runs.exists() and not self.runs.is_dir():
+            raise ValueError(f"runs must be a folder, got the file {self.runs}")
+        self.root = None if self.runs is None else self.runs.resolve()
+        self._load_once = lru_cache(SOLVERS_KEPT)(self._load)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """What the page lists: name, settings and world of every solver, or why it cannot be shown."""
+        entries = [_saved(f"{FILE}/{name}", document) for name, document in self.documents.items()]
+        entries += [_entry(name, shown.solver.config, shown.world) for name, shown in self.given.items()]
+        if self.root is None:
+            return entries
+        shipped = sorted(pretrained.FOLDER.glob("navigation-*"))
+        entries += [_described(f"{SHIPPED}/{path.name}", path) for path in shipped]
+        return entries + [self._of_folder(path) for path in self._folders(self.root)]
+
+    def worlds(self, entries: list[dict[str, Any]]) -> dict[str, World]:
+        """The worlds of what is listed, by the name that entries give them."""
+        worlds: dict[str, World] = {"navigation": Navigation(), "procgen": Procgen()}
+        worlds |= {shown.world.name: shown.world for shown in self.given.values()}
+        named = {entry["environment"] for entry in entries if "environment" in entry}
+        return worlds | {name: _registered(name) for name in named - {FILE, *worlds}}
+
+    def find(self, name: str, step: int | None = None) -> Shown:
+        """A solver by the name it is listed under, at its newest checkpoint or at a step."""
+        if name in self.given:
+            return self.given[name]
+        path = self._find(name)
+        folder = _checkpoint(path, step)
+        self._refuse_links(folder, name)
+        try:
+            changed = (folder / "state.json").stat().st_mtime_ns
+        except OSError as error:
+            raise CheckpointError(f"there is no checkpoint yet: {error}") from error
+        return self._load_once(path, folder, changed)
+
+    def document(self, name: str) -> SearchDocument | None:
+        """A saved search by the name it is listed under."""
+        kind, _, rest = name.partition("/")
+        return self.documents.get(rest) if kind == FILE else None
+
+    def _load(self, path: Path, folder: Path, _changed: int) -> Shown:
+        world = _examined(path, folder).world
+        return Shown(load_solver(folder, self.device), world)
+
+    def _find(self, name: str) -> Path:
+        """The folder of a name. What lies outside is unknown, however the path gets there."""
+        kind, _, rest = name.partition("/")
+        if kind == SHIPPED and rest in os.listdir(pretrained.FOLDER):
+            return pretrained.FOLDER / rest
+        try:
+            path = None if self.root is None else (self.root / name).resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):
+            path = None
+        if path is None or not self._is_inside(path):
+            raise HTTPException(404, f"unknown run {name!r}: choose one from the list of runs")
+        return path
+
+    def _is_inside(self, path: Path) -> bool:
+        return any(path.resolve().is_relative_to(root) for root in (self.root, pretrained.FOLDER) if root)
+
+    def _refuse_links(self, folder: Path, name: str) -> None:
+        """Refuse a checkpoint of which anything that will be read lies elsewhere."""
+        if not all(self._is_inside(path) for path in (folder, *(folder / file for file in READ))):
+            raise HTTPException(404, f"unknown run {name!r}: choose one from the list of runs")
+
+    def _folders(self, root: Path) -> list[Path]:
+        """Run folders below the root, and exported solvers."""
+        found: list[Path] = []
+        for looked_at, (folder, below, files) in enumerate(os.walk(root)):  # does not follow links
+            path = Path(folder)
+            is_run = "checkpoints" in below or "state.json" in files
+            if is_run:
+                found.append(path)
+            deep = len(path.relative_to(root).parts) >= MAX_DEPTH
+            if is_run or deep or len(found) >= MAX_RUNS or looked_at >= MAX_LOOKED_AT:
+                below.clear()
+            below.sort()
+        return found
+
+    def _of_folder(self, path: Path) -> dict[str, Any]:
+        assert self.root is not None
+        raw = path.relative_to(self.root).as_posix()
+        name = raw.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        if name != raw:
+            return {"name": name, "problem": "its name is not UTF-8: rename the folder"}
+        try:
+            self._refuse_links(_checkpoint(path, None), name)
+        except HTTPException:
+            return {"name": name, "problem": "it is linked to a place outside the folder of runs"}
+        except ValueError as error:
+            return {"name": name, "problem": str(error)}
+        return _described(name, path)
+
+
+def check_bounds(config: SolverConfig, actions: int) -> None:
+    """Refuse a solver whose search would block everybody else's, before it is loaded."""
+    kind = SOLVERS[config.name]
+    iterations = config.act_iterations or config.iterations
+    if kind.acting_planner == "best_first" and iterations > MAX_ITERATIONS:
+        raise ValueError(f"act_iterations must be at most {MAX_ITERATIONS} to be shown, got {iterations}")
+    check_size(kind.acting_planner, iterations, config.depth, actions)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a checkpoint says of itself, as far as it can be believed."""
+
+    config: SolverConfig
+    world: World
+    trained_on: dict[str, Any]
+    step: int | None
+
+
+def _examined(path: Path, folder: Path) -> _Run:
+    """Read what a run says, whatever it says; a CheckpointError tells why it cannot be shown."""
+    try:
+        state = load_state(folder)
+        config, trained_on = _solver_config(state), _trained_on(path, state)
+        world = _world(state, trained_on)
+        check_bounds(config, int(state["num_actions"]))
+        return _Run(config, world, trained_on["options"], _whole_number(state.get("step")))
+    except (KeyError, AttributeError) as error:
+        raise CheckpointError(f"its state.json lacks {error}") from error
+    except (ValueError, TypeError, OSError, RecursionError, OverflowError) as error:
+        raise CheckpointError(str(error)[:300]) from error
+
+
+def _described(name: str, path: Path) -> dict[str, Any]:
+    """What the list tells of a run, or why there is nothing to tell."""
+    try:
+        run = _examined(path, _checkpoint(path, None))
+    except CheckpointError as error:
+        return {"name": name, "problem": str(error)}
+    trained_on = run.trained_on
+    if run.world.name == "procgen" and "game" not in trained_on:
+        trained_on = {**trained_on, "game": _likely_game(name)}
+    return _entry(name, run.config, run.world, trained_on) | {"steps": _steps(path), "step": run.step}
+
+
+def _entry(
+    name: str, config: SolverConfig, world: World, trained_on: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    planner = SOLVERS[config.name].acting_planner
+    searches = planner == "best_first"
+    return {
+        "name": name,
+        "solver": config.name,
+        "planner": planner,
+        "environment": world.name,
+        "size": getattr(world, "size", None),
+        "options": world.defaults(trained_on or {}),
+        "iterations": config.act_iterations or config.iterations if searches else None,
+        "rule": config.act_rule if searches else None,
+        "temperature": config.temperature if searches else None,
+        "step": None,
+        "steps": [],
+    }
+
+
+def _saved(name: str, document: SearchDocument) -> dict[str, Any]:
+    """The entry of a search that was saved: there is nothing to choose."""
+    solver = document["solver"]
+    return {
+        "name": name,
+        "solver": solver["name"],
+        "planner": solver["planner"],
+        "environment": FILE,
+        "size": None,
+        "options": {},
+        "iterations": None,
+        "rule": None,
+        "temperature": None,
+        "step": None,
+        "steps": [],
+    }
+
+
+def _solver_config(state: dict[str, Any]) -> SolverConfig:
+    """The search settings in a checkpoint's state; they may say anything."""
+    said = state["config"]["solver"]
+    names = ("name", "iterations", "act_iterations", "act_rule", "temperature", "depth")
+    config = SolverConfig(**{name: said[name] for name in names if name in said})
+    if not math.isfinite(config.temperature):
+        raise ValueError(f"temperature must be finite, got {config.temperature}")
+    return config
+
+
+def _world(state: dict[str, Any], trained_on: dict[str, Any]) -> World:
+    """The world of a run: the one its data are of or, where nothing says so, by shapes."""
+    shape, actions, env_id = tuple(state["observation_shape"]), state["num_actions"], trained_on["id"]
+    if shape == FRAME_SHAPE and actions == NUM_ACTIONS:
+        return Procgen()
+    navigation = len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] and actions == len(MOVES)
+    if navigation and env_id in (None, "dtsn/Navigation-v0") and type(shape[1]) is int and shape[1] <= 64:
+        return Navigation(shape[1])
+    if isinstance(env_id, str) and env_id.startswith("dtsn/") and env_id in gymnasium.registry:
+        return _registered(env_id)
+    trained = f"trained on {env_id}" if isinstance(env_id, str) else "of neither Navigation nor Procgen"
+    raise ValueError(f"{trained}: show it with dtsn.viewer.show(solver, env)")
+
+
+@lru_cache(8)
+def _registered(env_id: str) -> GymWorld:
+    """One of the package's own environments, which may name states by a method ``label(latent)``."""
+    env = gymnasium.make(env_id, render_mode="ansi")
+    return GymWorld(env, label=getattr(env.unwrapped, "label", None))
+
+
+def _trained_on(path: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """Id and options of the environment that a run's data are of, as far as its files say."""
+    said: Any = state.get("env")
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        said = json.loads(_read_regular(path / "config.json", MAX_CONFIG))["env"]
+    if not isinstance(said, dict):
+        return {"id": None, "options": {}}
+    options = said.get("options")
+    return {"id": said.get("id"), "options": dict(options) if isinstance(options, dict) else {}}
+
+
+def _read_regular(path: Path, limit: int) -> bytes:
+    """A file's content; links, pipes, devices and large files are refused, and nothing is waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is not a file")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(f"{path} is larger than {limit} bytes")
+    return content
+
+
+def _likely_game(name: str) -> str | None:
+    """The game that a run's name names last."""
+    named = [game for game in GAMES if game in name.lower()]
+    return max(named, key=name.lower().rfind) if named else None
+
+
+def _checkpoint(path: Path, step: int | None) -> Path:
+    """A run's checkpoint of a step, or its newest; the folder itself if it is a checkpoint."""
+    if (path / "state.json").exists():
+        return path
+    found = checkpoints(path / "checkpoints")
+    if step is not None:
+        found = [folder for folder in found if _step_of(folder) == step]
+    if not found:
+        wanted = "yet" if step is None else f"of step {step}"
+        raise CheckpointError(f"there is no checkpoint {wanted}")
+    for folder in reversed(found[-3:]):  # a damaged one is passed over
+        try:
+            load_state(folder)
+        except CheckpointError:
+            continue
+        return folder
+    return found[-1]
+
+
+def _steps(path: Path) -> list[int]:
+    """The steps of a run's checkpoints, oldest first; none of a folder that is one checkpoint."""
+    if (path / "state.json").exists():
+        return []
+    return [_step_of(folder) for folder in checkpoints(path / "checkpoints")[-MAX_CHECKPOINTS:]]
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name.strip(".").removeprefix("step-").removesuffix(".old")[:18])
+
+
+def _whole_number(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**53 else None
