@@ -12,7 +12,7 @@ import tyro
 from dtsn.cli.collect import collect
 from dtsn.cli.options import DATA, Device, pick_device
 from dtsn.cli.terminal import console, done, progress, stopped
-from dtsn.config import PPG_CPU, PPGConfig, TrainConfig
+from dtsn.config import PPG_CPU, PPGConfig, TrackerName, TrainConfig
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.processes import prepare
 from dtsn.reproduce.navigation.variants import NAVIGATION
@@ -32,13 +32,14 @@ def train(
     run: Path | None = None,
     resume: bool = False,
     validate_levels: int = 0,
+    track: TrackerName = "none",
     device: Device = "auto",
     threads: int = 1,
 ) -> None:
     """Train a solver on a data set; without arguments, D-TSN on Navigation.
 
-    The run folder holds config.json, metrics.jsonl, TensorBoard events and checkpoints. Ctrl-C saves a
-    checkpoint; --resume goes on from the newest one and ends bitwise where an uninterrupted run would.
+    The run folder holds config.json, metrics.jsonl and checkpoints. Ctrl-C saves a checkpoint; --resume goes
+    on from the newest one and ends bitwise where an uninterrupted run would.
 
     Example: dtsn train --solver.name qnet --run runs/qnet --steps 3000
 
@@ -48,13 +49,14 @@ def train(
         run: the run folder; runs/SOLVER-SEED if not given.
         resume: go on with the run in the folder.
         validate_levels: to play at each checkpoint (validation split), so that the best one is kept; 0: none.
+        track: where metrics go besides metrics.jsonl: tensorboard, wandb or mlflow (extras of that name).
         device: auto takes CUDA where there is one.
         threads: small networks are fastest with one.
     """
     if data.name == DATA.name and not data.exists():
         collect(out=data)
     run = run or Path("runs") / f"{config.solver.name}-{config.seed}"
-    env_id = fit("dtsn train", config, data, run, resume, validate_levels, device, threads)
+    env_id = fit("dtsn train", config, data, run, resume, validate_levels, track, device, threads)
     known = env_id == "dtsn/Navigation-v0"
     done(f"wrote {run}", f"dtsn eval {run}" if known else f'dtsn.load_solver("{run}") in Python')
 
@@ -64,6 +66,7 @@ def train_procgen(
     data: Path = Path("data/coinrun.h5"),
     run: Path | None = None,
     resume: bool = False,
+    track: TrackerName = "none",
     device: Device = "auto",
     threads: int = 1,
 ) -> None:
@@ -76,11 +79,12 @@ def train_procgen(
         data: a data set made by dtsn collect procgen.
         run: the run folder; runs/DATA-SOLVER-SEED if not given.
         resume: go on with the run in the folder.
+        track: where metrics go besides metrics.jsonl: tensorboard, wandb or mlflow (extras of that name).
         device: auto takes CUDA where there is one.
         threads: small networks are fastest with one.
     """
     run = run or Path("runs") / f"{data.stem}-{config.solver.name}-{config.seed}"
-    fit("dtsn train procgen", config, data, run, resume, 0, device, threads)
+    fit("dtsn train procgen", config, data, run, resume, 0, track, device, threads)
     done(f"wrote {run}", f"dtsn eval procgen {run}")
 
 
@@ -91,6 +95,7 @@ def fit(
     run: Path,
     resume: bool,
     validate_levels: int,
+    track: TrackerName,
     device: Device,
     threads: int,
 ) -> str:
@@ -107,7 +112,7 @@ def fit(
         trainer = Trainer(config, dataset.observation, dataset.num_actions, chosen)
         console().print(f"{config.solver.name} on {data} ({len(dataset)} transitions), {chosen}, into {run}")
         validate = navigation_score(dataset.header, validate_levels) if validate_levels else None
-        steps = train_run(run, trainer, dataset, resume=resume, validate=validate)
+        steps = train_run(run, trainer, dataset, resume=resume, validate=validate, track=track)
         shown = dict.fromkeys(("loss", "q", "cql", "transition", "reward"), ".3f")
         with progress(f"training {config.solver.name}") as update:
             try:
@@ -175,6 +180,7 @@ def expert(
         config: every number of the run.
         run: the run folder; runs/expert-GAME if not given.
         resume: go on with the run in the folder.
+        track: where metrics go besides metrics.jsonl: tensorboard, wandb or mlflow (extras of that name).
         device: auto takes CUDA where there is one.
         threads: small networks are fastest with one.
     """

@@ -1,6 +1,6 @@
 """Solvers as folders: weights (safetensors), configuration and spaces (JSON), and a model card.
 
-The format is that of checkpoints, so a solver is also read from a checkpoint of a training run.
+The format is that of checkpoints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 import dtsn
-from dtsn.checkpoint import CheckpointError, load_state, load_tensors_of, save_checkpoint
+from dtsn.checkpoint import CheckpointError, check_tensors, load_state, load_tensors_of, save_checkpoint
 from dtsn.config import NetworkConfig, SolverConfig
 from dtsn.models.spaces import parts
 from dtsn.settings import config_from_dict
@@ -75,19 +75,17 @@ def save_solver(solver: Solver, folder: Path) -> Path:
 
 
 def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
-    """What a folder of :func:`save_solver`, or a checkpoint of a training run, says and holds."""
+    """What a folder of :func:`save_solver` says and holds."""
     state = load_state(folder)
+    if "observation_space" not in state:
+        raise CheckpointError(f"{folder} is a checkpoint of a training run: use load_solver")
     try:
         config = state["config"]
-        if "observation_space" in state:
-            space = space_from_json(state["observation_space"])
-        else:
-            space = spaces.Box(-np.inf, np.inf, _checked_shape(state["observation_shape"]), np.float32)
         saved = SavedSolver(
             folder=folder,
             solver=config_from_dict(SolverConfig, config["solver"]),
             network=config_from_dict(NetworkConfig, config["network"]),
-            observation_space=space,
+            observation_space=space_from_json(state["observation_space"]),
             num_actions=_checked_count("num_actions", state["num_actions"]),
             environment=state.get("environment"),
             tensors=load_tensors_of(folder, "model", state),
@@ -110,26 +108,15 @@ def with_weights(make: Callable[[], S], saved: SavedSolver) -> S:
     try:
         if not saved.own_encoder:
             with torch.device("meta"):  # takes no memory: a folder may claim more than it holds
-                _check_tensors(make().state_dict(), saved.tensors)
+                check_tensors(make().state_dict(), saved.tensors, optional=TARGET)
         solver = make()
-        _check_tensors(solver.state_dict(), saved.tensors)
+        check_tensors(solver.state_dict(), saved.tensors, optional=TARGET)
         solver.load_state_dict(saved.tensors, strict=False)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
             f"{saved.folder} does not hold a solver of this dtsn version: {error}"
         ) from error
     return solver
-
-
-def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
-    """Refuse tensors that are not those of a solver; the target's may be missing."""
-    for name, tensor in found.items():
-        if name not in expected or expected[name].shape != tensor.shape:
-            shape = list(expected[name].shape) if name in expected else "absent"
-            raise ValueError(f"{name} is {list(tensor.shape)} where {shape} is expected")
-    missing = [name for name in expected if name not in found and not name.startswith(TARGET)]
-    if missing:
-        raise ValueError(f"{missing[0]} is missing")
 
 
 def model_card(solver: Solver) -> str:
