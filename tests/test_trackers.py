@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -33,17 +34,26 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
     logged("wandb", tmp_path)
     (record,) = (tmp_path / "run-7" / "wandb").rglob("*.wandb")
+    until = time.monotonic() + 30  # a process of wandb's own writes it
+    while b"train/loss" not in record.read_bytes() and time.monotonic() < until:
+        time.sleep(0.1)
     assert b"train/loss" in record.read_bytes()
 
 
 def test_mlflow_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    from mlflow.tracking import MlflowClient
+
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     logged("mlflow", tmp_path)
-    (curve,) = (tmp_path / "run-7").rglob("metrics/train/loss")
-    assert [line.split()[2] for line in curve.read_text().splitlines()] == ["20", "40"]
-    (parameter,) = (tmp_path / "run-7").rglob("params/solver.iterations")
-    assert parameter.read_text() == "5"
+    client = MlflowClient(f"sqlite:///{tmp_path / 'run-7' / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("dtsn")
+    (run,) = client.search_runs([experiment.experiment_id])
+    curve = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(point.step, point.value) for point in curve] == [(20, 1 / 20), (40, 1 / 40)]
+    assert run.data.params["solver.iterations"] == "5"
+    assert run.info.status == "FINISHED"
 
 
 @pytest.mark.parametrize(

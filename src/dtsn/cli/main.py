@@ -18,7 +18,7 @@ from dtsn.cli.collect import (
 )
 from dtsn.cli.evaluate import eval_, eval_procgen
 from dtsn.cli.inspect import doctor, plan, play, view
-from dtsn.cli.reproduce import bench, demo, report, reproduce, reproduce_procgen
+from dtsn.cli.reproduce import bench, demo, report, reproduce, reproduce_online, reproduce_procgen
 from dtsn.cli.train import expert, export, train, train_procgen
 from dtsn.spelling import did_you_mean
 
@@ -72,6 +72,8 @@ def read_arguments(arguments: list[str]) -> Callable[[], None]:
     """The command with its arguments, ready to run."""
     if arguments[1:2] == ["procgen"] and arguments[0] in PROCGEN_COMMANDS:
         return read(PROCGEN_COMMANDS[arguments[0]], f"dtsn {arguments[0]} procgen", arguments[2:])
+    if arguments[:2] == ["reproduce", "online"]:
+        return read(reproduce_online, "dtsn reproduce online", arguments[2:])
     domain = next(iter(arguments[1:2]), "navigation")
     if arguments[:1] in (["collect"], ["reproduce"]) and not domain.startswith(("-", "navigation")):
         hint = did_you_mean(domain, ("navigation", "procgen"))

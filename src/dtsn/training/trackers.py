@@ -84,10 +84,11 @@ class MLflow:
             from mlflow.tracking import MlflowClient
         except ImportError as error:
             raise _missing("MLflow", "mlflow") from error
-        place = os.environ.get("MLFLOW_TRACKING_URI") or folder.resolve().as_uri()
+        place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.resolve() / 'mlflow.db'}"
         self._client: Any = MlflowClient(place)
         experiment = self._client.get_experiment_by_name("dtsn")
-        number = experiment.experiment_id if experiment else self._client.create_experiment("dtsn")
+        artifacts = folder.resolve().as_uri()
+        number = experiment.experiment_id if experiment else self._client.create_experiment("dtsn", artifacts)
         self._id = self._client.create_run(number, run_name=run.name).info.run_id
         for name, value in flat(dict(settings)).items():
             self._client.log_param(self._id, name, value)
