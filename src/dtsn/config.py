@@ -24,6 +24,7 @@ ValueForm = Literal["additive", "joint"]
 Augmentation = Literal["none", "grid_symmetries"]
 PlannerName = Literal["one_step", "full", "best_first"]
 OnNan = Literal["stop", "skip"]
+TrackerName = Literal["none", "tensorboard", "wandb", "mlflow"]
 
 MAX_ITERATIONS = 10_000  # T: a file must not be able to ask for a search without end
 MAX_DEPTH = 100
