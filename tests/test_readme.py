@@ -14,7 +14,7 @@ import pytest
 from dtsn.config import SOLVERS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
-import readme_table  # noqa: E402
+import readme_table
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 SMALL_NETWORK = "--network.latent 8 --network.hidden 16"
