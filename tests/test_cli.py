@@ -259,7 +259,7 @@ def test_plan(folder: Path, inside: Callable[..., str]) -> None:
     inside("plan", "--state", "tree.json", "--iterations", "3", "--rule", "greedy", "--out", "new.json")
     anew = read_search(folder / "new.json")
     assert (anew["solver"]["iterations"], anew["solver"]["rule"]) == (3, "greedy")
-    assert anew["grid"] == document["grid"]
+    assert anew["scene"]["walls"] == document["scene"]["walls"]
 
 
 def test_plan_of_a_state_refuses_no_search(folder: Path, inside: Callable[..., str]) -> None:
@@ -596,6 +596,7 @@ def test_interrupts_are_explained(inside: Callable[..., str], monkeypatch: pytes
 
     monkeypatch.setattr("dtsn.evaluation.navigation.evaluate_navigation", interrupted)
     monkeypatch.setattr("dtsn.inspection.describe_navigation", interrupted)
+    monkeypatch.setattr("dtsn.inspection.watch_navigation", interrupted)
     for command in ("eval", "plan", "play", "demo"):
         assert "the same command again starts anew" in inside(command, code=130)
 
@@ -643,10 +644,10 @@ def test_report_writes_what_has_rows(folder: Path, inside: Callable[..., str]) -
 def test_failed_runs_are_reported(tmp_path: Path) -> None:
     log = tmp_path / "runs/navigation/qnet/seed-0.log"
     (tmp_path / "runs/navigation").mkdir(parents=True)
-    (tmp_path / "runs/navigation/navigation-opposite-8-11.h5").write_bytes(b"garbage")
+    (tmp_path / "runs/navigation/navigation-opposite-8-11-seed-0.h5").write_bytes(b"garbage")
     process = start(tmp_path, *TABLES)
     out, err = finish(process)
     assert process.returncode == 1
     assert "qnet seed 0: failed, see runs/navigation/qnet/seed-0.log" in out
     assert "Traceback" not in err
-    assert "navigation-opposite-8-11.h5: cannot be read" in log.read_text()
+    assert "navigation-opposite-8-11-seed-0.h5: cannot be read" in log.read_text()
