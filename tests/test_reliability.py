@@ -22,6 +22,7 @@ SIZES = {
     "every_syscall_of_a_save": (41, 10),
     "untyped_errors": (0, 100),
     "hostile_runs_in_viewer": (1, 60),
+    "nan_paths_agree": (30, 30),
     "two_processes": (2, 4),
     "not_finite": (12, 12),
     "versions": (1, 15),

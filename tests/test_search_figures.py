@@ -17,7 +17,7 @@ from dtsn.inspection import SearchDocument, describe_navigation, describe_search
 from dtsn.inspection.figures import _layout, episode_gif, hall_figure, search_figure
 from dtsn.pretrained import shipped
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import load_solver
+from dtsn.training.loading import load_solver
 from reference import random_model
 
 LEVEL, ONE_EXIT = 2_000_003, NavigationOptions(exits=1)

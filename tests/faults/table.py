@@ -19,6 +19,7 @@ from .links import hostile_links
 from .locking import two_processes
 from .malice import malice
 from .memory import hostile_memory
+from .numbers import nan_paths_agree
 from .resume import resume, same_seed
 from .soak import soak
 from .syscalls import every_syscall_of_a_save
@@ -111,6 +112,12 @@ TESTS = {
         "outside is served",
         hostile_runs_in_viewer,
         1,
+    ),
+    "nan_paths_agree": Test(
+        "models with NaN or infinite values and rewards, searched in a batch, with gradient and one by one",
+        "the same trees and Q-values, 0 of 400 differ",
+        nan_paths_agree,
+        400,
     ),
     "two_processes": Test(
         "two processes start in one run folder; the holder is killed, a third goes on; or the holder is on "
