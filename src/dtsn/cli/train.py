@@ -53,10 +53,25 @@ def train(
     """
     if data.name == DATA.name and not data.exists():
         collect(out=data)
+    config = as_encoder_allows(config)
     run = run or Path("runs") / f"{config.solver.name}-{config.seed}"
     env_id = fit("dtsn train", config, data, run, resume, validate_levels, device, threads)
     known = env_id == "dtsn/Navigation-v0"
     done(f"wrote {run}", f"dtsn eval {run}" if known else f'dtsn.load_solver("{run}") in Python')
+
+
+def as_encoder_allows(config: TrainConfig) -> TrainConfig:
+    """Navigation's settings without those that only the maps encoder has, where another is asked for.
+
+    What was asked for by name stays, so that it is refused if it does not fit.
+    """
+    if config.network.encoder == "maps":
+        return config
+    weights, usual = config.solver.weights, NAVIGATION.solver.weights
+    names = ("termination", "conservative_value")
+    off = {name: 0.0 for name in names if getattr(weights, name) == getattr(usual, name)}
+    solver = replace(config.solver, weights=replace(weights, **off))
+    return replace(config, solver=solver, network=replace(config.network, termination=False))
 
 
 def train_procgen(
@@ -101,7 +116,11 @@ def fit(
 
     prepare(threads)
     with Dataset(data) as dataset:
-        if dataset.header["env_id"] == "dtsn/Procgen-v0" and config.network.encoder in ("grid", "paths"):
+        if dataset.header["env_id"] == "dtsn/Procgen-v0" and config.network.encoder in (
+            "grid",
+            "maps",
+            "paths",
+        ):
             raise ValueError(f"{data} holds frames of Procgen: use dtsn train procgen --data {data}")
         chosen = pick_device(device)
         trainer = Trainer(config, dataset.observation, dataset.num_actions, chosen)
