@@ -113,7 +113,7 @@ def main() -> None:
         if rng.random() < epsilon:
             action = int(rng.integers(env.action_space.n))
         else:
-            action = solver.act(observation).item()
+            action = int(solver.act(observation))
         following, reward, terminated, truncated, _ = env.step(action)
         replay.add(observation, action, reward, following, terminated)
         observation, episode_return = following, episode_return + float(reward)
@@ -121,7 +121,7 @@ def main() -> None:
             returns.append(episode_return)
             observation, episode_return = env.reset()[0], 0.0
         if step >= args.learning_starts and step % args.train_every == 0:
-            loss = np.mean([update() for _ in range(args.updates)])
+            loss = float(np.mean([update() for _ in range(args.updates)]))
         if step % args.target_every == 0:
             target.load_state_dict(solver.state_dict())
         if step % 5000 == 0 or step == args.steps:

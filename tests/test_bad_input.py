@@ -257,6 +257,13 @@ def test_complex_reward_or_q_value(name: str, field: str) -> None:
         SOLVER[name].loss(batch_with(**{field: torch.ones(BATCH) * 1j}))
 
 
+@each_solver
+@pytest.mark.parametrize("valid", [torch.ones(BATCH), torch.ones(BATCH + 1, dtype=torch.bool)])
+def test_next_valid(name: str, valid: Tensor) -> None:
+    with refused("next_valid", valid.dtype, list(valid.shape)):
+        SOLVER[name].loss(batch_with(next_valid=valid))
+
+
 # --- options of a search -----------------------------------------------------------------------------
 
 

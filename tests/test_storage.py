@@ -107,7 +107,7 @@ NO_ARRAYS = {
     "empty": b"",
     "text": b"hello",
     "magic alone": b"\x93NUMPY",
-    "no such version": b"\x93NUMPY\9\0",
+    "no such version": b"\x93NUMPY\x09\0",
     "huge": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2000000000,)}"),
     "overflow": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2**62, 4)}"),
     "objects": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"),

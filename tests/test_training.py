@@ -174,6 +174,25 @@ def test_auto_encoder_goes_by_the_bounds_of_the_data(dataset: Dataset, tmp_path:
     assert isinstance(frames.solver.world_model.encoder, ImpalaEncoder)
 
 
+@pytest.mark.parametrize("name", ["search", "dtsn"])
+def test_stand_ins_for_next_observations_are_not_learned(name: str, dataset: Dataset) -> None:
+    """The transition loss is that of the real ones alone, and what stands in for others has no say."""
+    solver = make(dataset, of(name)).solver.train()
+    batch = next(dataset.batches(8, 0))
+    valid = torch.arange(8) % 3 != 0
+
+    def terms(**changes: torch.Tensor) -> LossTerms:
+        return solver.loss(replace(batch, **changes), generator=torch.Generator().manual_seed(0))
+
+    plain, masked = terms(), terms(next_valid=valid)
+    assert torch.equal(masked.terms["transition"], torch.where(valid, plain.terms["transition"], 0.0))
+    for other in set(plain.terms) - {"transition"}:
+        assert torch.equal(masked.terms[other], plain.terms[other])
+    black = torch.where(valid[:, None, None, None], batch.next_observation, 0)
+    assert torch.equal(terms(next_valid=valid, next_observation=black).total, masked.total)
+    assert torch.equal(terms(next_valid=torch.ones(8, dtype=torch.bool)).total, plain.total)
+
+
 def test_a_tree_that_no_machine_can_hold() -> None:
     network = NetworkConfig(latent=4, hidden=4)
     with pytest.raises(UserError, match=r"depth must make a full tree of at most 1048576 leaves .* got 100"):

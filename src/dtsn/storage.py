@@ -154,6 +154,8 @@ def real_folder(folder: Path) -> Path:
     except FileExistsError:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             raise StorageError(f"{folder} must be a folder and not a link: remove the link") from None
+    except OSError as error:
+        raise StorageError(f"cannot make {folder}: {error}") from error
     return folder
 
 

@@ -22,6 +22,7 @@ from dtsn.data.dgrl import import_dgrl
 from dtsn.data.format import seal, sealed, to_json
 from dtsn.envs.procgen import ProcgenOptions
 from dtsn.experts.ppg import PhasicPolicyGradient, load_expert
+from dtsn.solvers.solver import Solver
 from dtsn.training.loading import load_solver
 from dtsn.training.runs import RunFolder
 
@@ -160,6 +161,11 @@ def _states(folder: Path, good: Path) -> Iterator[Case]:
         shutil.copytree(good, path)
         seal_state(path, **change)
         yield name, path, load_solver
+    for number, (name, space) in enumerate(_spaces()):
+        path = folder / f"space-{number}"
+        shutil.copytree(good, path)
+        seal_state(path, observation_space=space)
+        yield f"a space of {name}", path, Solver.load
     path = folder / "many-names"
     shutil.copytree(good, path / "checkpoints/step-1")
     digest = json.loads((good / "state.json").read_bytes())["files"]["model.safetensors"]
@@ -167,6 +173,29 @@ def _states(folder: Path, good: Path) -> Iterator[Case]:
         path / "checkpoints/step-1", files={f"{'x' * n}/model.safetensors": digest for n in range(5000)}
     )
     yield "5000 names of one file", path, load_solver
+
+
+def _spaces() -> Iterator[tuple[str, Any]]:
+    box = {"type": "Box", "shape": [2**22], "dtype": "float32", "low": "-inf", "high": "inf"}
+    nested: Any = box | {"shape": [4]}
+    for _ in range(150):
+        nested = {"type": "Tuple", "spaces": [[0, nested]]}
+    yield "a large box", box
+    yield "1000 large boxes", {"type": "Tuple", "spaces": [[n, box] for n in range(1000)]}
+    yield "boxes in boxes", nested
+    yield "a box of wide numbers", box | {"dtype": "V1000000"}
+    yield "a box of long doubles", box | {"dtype": "float128"}
+    yield "a box of strings", box | {"shape": [3_000_000_000, "a"]}
+    yield "a bound of 10^400", box | {"shape": [4], "high": 10**400}
+    yield "a bound of lists", box | {"shape": [4], "high": [[1.0] * 1000] * 10}
+    yield "10^9 numbers", {"type": "Discrete", "n": 10**9, "start": 0}
+    yield "10^30 numbers", {"type": "Discrete", "n": 10**30, "start": 0}
+    yield "a start of 10^30", {"type": "Discrete", "n": 4, "start": 10**30}
+    yield "many numbers", {"type": "MultiDiscrete", "nvec": [2**40] * 100, "start": [0] * 100}
+    yield "texts", {"type": "MultiDiscrete", "nvec": ["a"], "start": [0]}
+    yield "bits", {"type": "MultiBinary", "shape": [2**12, 2**12]}
+    for said in (None, [], "Box", {}, {"type": "Graph"}, {"type": "Dict", "spaces": [1]}):
+        yield repr(said), said
 
 
 def _experts(folder: Path) -> Iterator[Case]:

@@ -13,11 +13,13 @@ from .common import ROOT, Outcome
 from .corruption import flip
 from .disk import disk_full
 from .divergence import not_finite
+from .hostile_runs import hostile_runs_in_viewer
 from .kill import kill
 from .links import hostile_links
 from .locking import two_processes
 from .malice import malice
 from .memory import hostile_memory
+from .numbers import nan_paths_agree
 from .resume import resume, same_seed
 from .soak import soak
 from .syscalls import every_syscall_of_a_save
@@ -102,6 +104,20 @@ TESTS = {
         "a typed error that names the file, within 30 s",
         untyped_errors,
         1,
+    ),
+    "hostile_runs_in_viewer": Test(
+        "runs beside a good one in the viewer's folder: states that say anything, searches without an end, "
+        "pipes, links to elsewhere, deep nesting, names that are not UTF-8",
+        "each is one entry with its reason; the list and the good run are answered within 10 s; nothing "
+        "outside is served",
+        hostile_runs_in_viewer,
+        1,
+    ),
+    "nan_paths_agree": Test(
+        "models with NaN or infinite values and rewards, searched in a batch, with gradient and one by one",
+        "the same trees and Q-values, 0 of 400 differ",
+        nan_paths_agree,
+        400,
     ),
     "two_processes": Test(
         "two processes start in one run folder; the holder is killed, a third goes on; or the holder is on "

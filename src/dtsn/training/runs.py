@@ -140,9 +140,10 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = RunLock(self.path)
         try:
-            for path in self.path.iterdir():
-                if _LEFTOVER.fullmatch(path.name):
-                    path.unlink()  # of a process that was killed
+            with self._named():
+                for path in self.path.iterdir():
+                    if _LEFTOVER.fullmatch(path.name):
+                        path.unlink()  # of a process that was killed
             real_folder(self.checkpoints)
             newest = self.newest()
             if newest is None and checkpoint.checkpoints(self.checkpoints):
@@ -185,7 +186,8 @@ class RunFolder:
 
     def prune(self, keep: int) -> None:
         """Delete old checkpoints, save the newest ones and the best one."""
-        checkpoint.prune_checkpoints(self.checkpoints, keep)
+        with self._named():
+            checkpoint.prune_checkpoints(self.checkpoints, keep)
 
     def folder(self, name: str) -> Path:
         """A folder of the run's own, say for kept batches; a link is refused."""
