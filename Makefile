@@ -31,12 +31,12 @@ docs: .venv/dev
 wheel: .venv/dev
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-# What docs/reliability.md reports; `.venv/bin/python tests/torture.py NAME ...` runs some of it.
+# What docs/reliability.md reports; `.venv/bin/python -m tests.faults NAME ...` runs some of it.
 torture: .venv/dev
-	$(BIN)/python tests/torture.py
+	$(BIN)/python -m tests.faults
 
 soak: .venv/dev
-	$(BIN)/python tests/torture.py soak
+	$(BIN)/python -m tests.faults soak
 
 # The pages and figures of this repository, from its own rows.
 report: .venv/core

@@ -72,7 +72,7 @@ def collect(env: Taxi, path: Path, episodes: int) -> None:
         observation_dtype=space.dtype,
     ) as writer:
         for level in range(episodes):
-            writer.add_episode(*play(env, lambda _: env.expert(), level))
+            writer.add_episode(play(env, lambda _: env.expert(), level))
 
 
 def train(path: Path, steps: int) -> Solver:

@@ -34,7 +34,7 @@ from dtsn.batch import Batch
 from dtsn.checkpoint import CheckpointError, save_checkpoint
 from dtsn.cli import main as cli
 from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data.dataset import Dataset, DatasetWriter
+from dtsn.data import Dataset, DatasetWriter, Episode
 from dtsn.envs.navigation import SPLITS, NavigationOptions
 from dtsn.evaluation.levels import first_levels
 from dtsn.experts.collect import collect_navigation
@@ -43,7 +43,8 @@ from dtsn.reproduce.navigation.variants import VARIANTS
 from dtsn.search import best_first_search, full_expansion
 from dtsn.settings import config_from_dict
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import Trainer, load_solver
+from dtsn.training.loading import load_solver
+from dtsn.training.trainer import Trainer
 
 BATCH, SIZE, ACTIONS, T = 3, 4, 3, 4
 SPACE = Box(-1, 1, (SIZE,))
@@ -136,7 +137,7 @@ def test_observation_shape(entrance: str, name: str, shape: tuple[int, ...]) -> 
 @each_entrance
 @each_solver
 def test_empty_batch(entrance: str, name: str) -> None:
-    none = {key: value[:0] for key, value in vars(batch_with()).items()}
+    none = {key: value[:0] for key, value in batch_with().tensors().items()}
     with refused("observation", [0, SIZE]):
         if entrance == "loss":
             SOLVER[name].loss(Batch(**none))
@@ -254,6 +255,13 @@ def test_reward_or_q_value_not_finite(name: str, field: str, row: int, value: fl
 def test_complex_reward_or_q_value(name: str, field: str) -> None:
     with refused(field, torch.complex64):
         SOLVER[name].loss(batch_with(**{field: torch.ones(BATCH) * 1j}))
+
+
+@each_solver
+@pytest.mark.parametrize("valid", [torch.ones(BATCH), torch.ones(BATCH + 1, dtype=torch.bool)])
+def test_next_valid(name: str, valid: Tensor) -> None:
+    with refused("next_valid", valid.dtype, list(valid.shape)):
+        SOLVER[name].loss(batch_with(next_valid=valid))
 
 
 # --- options of a search -----------------------------------------------------------------------------
@@ -599,7 +607,7 @@ def test_state_of_a_checkpoint(saved: Path, data: st.DataObject) -> None:
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
     path = tmp_path_factory.mktemp("bad") / "data.h5"
     with make_writer(path) as writer:
-        writer.add_episode(np.zeros((5, SIZE), np.float32), np.zeros(4, int), np.ones(4), True, 0)
+        writer.add_episode(Episode(np.zeros((5, SIZE), np.float32), np.zeros(4, int), np.ones(4), True, 0))
     with Dataset(path) as dataset:
         yield dataset
 
@@ -650,9 +658,9 @@ def test_episodes(dataset: Dataset, data: st.DataObject) -> None:
     else:
         name, changed = "observations", good["observations"].astype(data.draw(st.sampled_from("bhidD")))  # type: ignore[attr-defined]
     with make_writer(dataset.path.with_name("other.h5"), overwrite=True) as writer:
-        writer.add_episode(**good)  # type: ignore[arg-type]
+        writer.add_episode(Episode(**good))  # type: ignore[arg-type]
         with refused("other.h5"):
-            writer.add_episode(**(good | {name: changed}))
+            writer.add_episode(Episode(**(good | {name: changed})))
 
 
 @settings(cases, max_examples=2 * EXAMPLES)

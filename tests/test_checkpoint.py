@@ -33,10 +33,10 @@ from dtsn.checkpoint import (
     load_state,
     load_tensors_of,
     prune_checkpoints,
-    replace_durably,
     restore_optimizer,
     save_checkpoint,
 )
+from dtsn.storage import replace_durably
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 each_file = pytest.mark.parametrize("name", FILES)
@@ -237,7 +237,9 @@ def test_nested_state_of_any_depth(tmp_path: Path) -> None:
 def test_state_is_bounded(tmp_path: Path) -> None:
     path = save(tmp_path)
     seal(path, {**load_state(path), "x": "y" * MAX_STATE_BYTES})
-    with pytest.raises(CheckpointError, match=f"state.json is larger than {MAX_STATE_BYTES} bytes") as error:
+    with pytest.raises(
+        CheckpointError, match=f"state.json must have at most {MAX_STATE_BYTES} bytes"
+    ) as error:
         load_state(path)
     assert "unreadable" not in str(error.value)
 

@@ -20,11 +20,11 @@ import pytest
 from PIL import Image
 
 import dtsn as package
-from dtsn.checkpoint import latest_checkpoint, read_metrics
+from dtsn.checkpoint import latest_checkpoint
 from dtsn.cli import main as cli
 from dtsn.cli.arguments import Group
 from dtsn.cli.doctor import packages
-from dtsn.data.dataset import Dataset
+from dtsn.data import Dataset
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
 from dtsn.evaluation.navigation import trace_navigation
 from dtsn.evaluation.rows import ProcgenRow, write_rows
@@ -32,7 +32,8 @@ from dtsn.inspection import read_search
 from dtsn.pretrained import shipped
 from dtsn.reproduce import jobs
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
-from dtsn.training.trainer import load_solver
+from dtsn.training.loading import load_solver
+from dtsn.training.runs import read_metrics
 
 SMALL = ("--batch-size", "8", "--network.latent", "16", "--network.hidden", "16")
 QNET = ("--data", "data.h5", "--solver.name", "qnet", *SMALL)
@@ -467,7 +468,7 @@ MISTAKES = {
     "no state": (("plan", "--state", "missing.json"), "missing.json: no such file"),
     "no array": (("plan", "--state", "missing.npy"), "missing.npy"),
     "state of garbage": (("plan", "--state", "garbage.json"), "garbage.json: not JSON"),
-    "array of garbage": (("plan", "--state", "garbage.npy"), "garbage.npy: not an array"),
+    "array of garbage": (("plan", "--state", "garbage.npy"), "garbage.npy must be an array"),
     "array of another shape": (
         ("plan", "--state", "small.npy"),
         "small.npy: must have shape (3, 20, 20), got (2,)",

@@ -18,7 +18,7 @@ import pytest
 import dtsn.envs  # noqa: F401 (registers the environments)
 from dtsn.cli import main as cli
 from dtsn.config import PPG_CPU
-from dtsn.data.dataset import Dataset, DatasetError
+from dtsn.data import Dataset, DatasetError
 from dtsn.envs.navigation import SPLITS, NavigationOptions, make_levels
 from dtsn.envs.procgen import Played, ProcgenOptions
 from dtsn.experts import collect
@@ -111,7 +111,7 @@ def test_options_split_and_progress(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"split": "dev"}, {"episodes": 0}, {"episodes": 10**6 + 1}, {"seed": -1}])
 def test_bad_requests_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
     name = next(iter(change))
-    with pytest.raises(ValueError, match=f"{name} is"):
+    with pytest.raises(ValueError, match=f"{name} must"):
         collect_navigation(tmp_path / "d.h5", **change)  # type: ignore[arg-type]
 
 
@@ -214,7 +214,7 @@ def test_all_episodes_may_be_kept_with_discounted_returns(tmp_path: Path) -> Non
 
 
 def test_hopeless_collections_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "HOPELESS", 3)
+    monkeypatch.setattr(collect, "MAX_INITIAL_FAILURES", 3)
     starpilot = ProcgenOptions("starpilot")
     with pytest.raises(ValueError, match=r"none of the first 3 episodes of starpilot .easy. was"):
         collect_procgen(tmp_path / "d.h5", starpilot, None, episodes=1)
@@ -225,7 +225,7 @@ def test_experts_play_their_own_game(tmp_path: Path) -> None:
     config = dataclasses.replace(PPG_CPU, game="leaper", **tiny)
     list(train_expert(tmp_path / "run", config))
     expert = load_expert(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"plays leaper .easy., not coinrun .easy."):
+    with pytest.raises(ValueError, match=r"must play coinrun .easy., got one of leaper .easy."):
         collect_procgen(tmp_path / "d.h5", ProcgenOptions("coinrun"), expert)
     path = collect_procgen(tmp_path / "d.h5", GAME, expert, episodes=2, keep="all")
     with Dataset(path) as dataset:
@@ -238,7 +238,7 @@ def test_experts_play_their_own_game(tmp_path: Path) -> None:
     "change", [{"episodes": 0}, {"seed": -1}, {"keep": "best"}, {"num_levels": -1}, {"discount": 2.0}]
 )
 def test_bad_procgen_requests_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(change))} is"):
+    with pytest.raises(ValueError, match=f"{next(iter(change))} must"):
         collect_procgen(tmp_path / "d.h5", GAME, None, **change)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
@@ -259,7 +259,7 @@ def test_commands(
     sizes = ("--num-envs", "4", "--rollout", "4", "--minibatches", "1", "--latent", "8", "--steps", "32")
     assert run_cli(monkeypatch, "expert", "procgen", "--game", "leaper", *sizes) == 0
     assert run_cli(monkeypatch, "expert", "procgen", "--game", "leaper", *sizes) == 2
-    assert "--resume" in capsys.readouterr().err
+    assert "resume it" in capsys.readouterr().err
     again = (*sizes[:-1], "48", "--resume")
     assert run_cli(monkeypatch, "expert", "procgen", "--game", "leaper", *again) == 0
     assert "dtsn collect procgen --game leaper" in capsys.readouterr().out

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import os
 import pickle
 import shutil
@@ -22,20 +24,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dtsn.data.dataset
 from dtsn.batch import Batch
-from dtsn.data.dataset import (
-    BLOCK,
-    PLAIN_ARRAYS,
-    Dataset,
-    DatasetError,
-    DatasetWriter,
-    Episode,
-    grid_symmetries,
-    returns_to_go,
-)
-from dtsn.data.exchange import export_minari, import_minari
-from dtsn.envs.navigation import make_levels, observe, step
+from dtsn.data import format as data_format
+from dtsn.data.format import BLOCK, PLAIN_ARRAYS, DatasetError, Episode, ObservationSpec, returns_to_go
+from dtsn.data.minari import export_minari, import_minari
+from dtsn.data.reader import Dataset
+from dtsn.data.sampling import frame_rows, transitions_before
+from dtsn.data.writer import DatasetWriter
 
 ARRAYS = ("observations", *PLAIN_ARRAYS)
 FRAME = (2, 3)  # int32, so 24 bytes
@@ -73,8 +68,20 @@ def make_writer(path: Path, **changes: Any) -> DatasetWriter:
 def write(path: Path, episodes: Iterable[Episode], **changes: Any) -> Path:
     with make_writer(path, **changes) as writer:
         for episode in episodes:
-            writer.add_episode(*episode)
+            writer.add_episode(episode)
     return path
+
+
+def slow_rows(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The row of each transition's frame, counted one by one."""
+    rows, row, start = [], 0, 0
+    for end in arrays["episode_ends"]:
+        for _ in range(start, end):
+            rows.append(row)
+            row += 1
+        row += 1  # the last frame of an episode begins no transition
+        start = end
+    return np.array(rows)
 
 
 def contents(path: Path) -> dict[str, np.ndarray]:
@@ -83,8 +90,9 @@ def contents(path: Path) -> dict[str, np.ndarray]:
 
 
 def assert_equal(first: Batch, second: Batch) -> None:
-    for name, tensor in vars(first).items():
-        assert torch.equal(tensor, vars(second)[name]), name
+    assert first.tensors().keys() == second.tensors().keys()
+    for name, tensor in first.tensors().items():
+        assert torch.equal(tensor, second.tensors()[name]), name
 
 
 def take(batches: Iterator[Batch], count: int) -> list[Batch]:
@@ -167,12 +175,12 @@ def test_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
 import numpy as np
-from dtsn.data.dataset import DatasetWriter
+from dtsn.data import DatasetWriter, Episode
 with DatasetWriter(
     sys.argv[1], env_id="x", env_options={}, num_actions=2, observation_shape=(4,), overwrite=True
 ) as writer:
     for level in range(50):
-        writer.add_episode(np.zeros((9, 4), np.uint8), np.zeros(8, int), np.zeros(8), True, level)
+        writer.add_episode(Episode(np.zeros((9, 4), np.uint8), np.zeros(8, int), np.zeros(8), True, level))
     os.kill(os.getpid(), signal.SIGKILL)
 """
     killed = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
@@ -183,9 +191,9 @@ with DatasetWriter(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"actions": np.array([0, 5])}, "actions range from 0 to 5.*from 0 to 4"),
-        ({"actions": np.array([0, -1])}, "actions range from -1"),
-        ({"actions": np.array([0.0, 1.0])}, "float64.*must be integers"),
+        ({"actions": np.array([0, 5])}, "integers from 0 to 4, got 0 to 5"),
+        ({"actions": np.array([0, -1])}, "got -1 to 0"),
+        ({"actions": np.array([0.0, 1.0])}, "must be integers.*float64"),
         ({"actions": np.array([0])}, r"one action and one reward.*\[1\]"),
         ({"rewards": np.array([0, np.nan])}, "rewards.*NaN"),
         ({"observations": np.zeros((2, *FRAME), np.int32)}, "the frame after the last step"),
@@ -196,8 +204,8 @@ def test_bad_episodes_are_refused(tmp_path: Path, change: dict[str, Any], messag
     good = make_episodes([2])[0]
     with make_writer(tmp_path / "d.h5") as writer:
         with pytest.raises(DatasetError, match=rf"d\.h5.*{message}"):
-            writer.add_episode(*good._replace(**change))
-        writer.add_episode(*good)  # what was refused left no trace
+            writer.add_episode(good._replace(**change))
+        writer.add_episode(good)  # what was refused left no trace
     with Dataset(tmp_path / "d.h5") as dataset:
         assert len(dataset) == 2
 
@@ -205,10 +213,14 @@ def test_bad_episodes_are_refused(tmp_path: Path, change: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_actions": 0}, "num_actions is 0"),
-        ({"discount": 1.5}, "discount is 1.5"),
-        ({"observation_dtype": object}, "cannot be stored"),
-        ({"observation_shape": (0, 3)}, "cannot be stored"),
+        ({"num_actions": 0}, "num_actions must be 1 to 4096, got 0"),
+        ({"discount": 1.5}, "discount must lie in .*, got 1.5"),
+        ({"observation_dtype": object}, "dtype must be one of uint8.*, got 'object'"),
+        ({"observation_dtype": np.longdouble}, "dtype must be one of"),
+        ({"observation_shape": (2**23,)}, "must take at most 4194304 bytes"),
+        ({"observation_low": 3, "observation_high": 3}, "low < high"),
+        ({"num_actions": 10**7}, "num_actions must be 1 to 4096"),
+        ({"observation_shape": (0, 3)}, "shape must have positive sizes"),
         ({"env_options": {"f": print}}, "JSON"),
         ({"provenance": {"f": float("nan")}}, "JSON"),
     ],
@@ -219,7 +231,7 @@ def test_bad_writer_options_are_refused(tmp_path: Path, change: dict[str, Any], 
 
 
 def test_empty_data_set_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no episode"), make_writer(tmp_path / "d.h5"):
+    with pytest.raises(DatasetError, match="at least one episode"), make_writer(tmp_path / "d.h5"):
         pass
     assert not os.listdir(tmp_path)
 
@@ -241,7 +253,7 @@ def test_every_transition_once_per_epoch(path: Path, cache_bytes: int) -> None:
             orders.append(chosen)
             start = 0
             for batch in epoch:
-                rows = arrays["frames"][chosen[start : start + size]]
+                rows = slow_rows(arrays)[chosen[start : start + size]]
                 assert np.array_equal(batch.observation, arrays["observations"][rows])
                 assert np.array_equal(batch.next_observation, arrays["observations"][rows + 1])
                 for name, stored in (
@@ -300,6 +312,78 @@ def jitter(arrays: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str,
     return arrays | {"reward": arrays["reward"] + rng.random(len(arrays["reward"]), np.float32)}
 
 
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12))
+def test_rows_of_frames(lengths: list[int]) -> None:
+    ends = np.cumsum(lengths)
+    rows = slow_rows({"episode_ends": ends})
+    assert np.array_equal(frame_rows(ends, np.arange(ends[-1])), rows)
+    places = np.arange(ends[-1] + len(ends) + 3)
+    assert np.array_equal(transitions_before(ends, places), [(rows < place).sum() for place in places])
+
+
+def test_stand_ins_for_last_frames_are_marked(tmp_path: Path) -> None:
+    episodes = make_episodes([4, 1, 3])
+    with Dataset(write(tmp_path / "real.h5", episodes)) as dataset:
+        assert next(dataset.batches(8, seed=0)).next_valid is None
+    with Dataset(write(tmp_path / "stand-in.h5", episodes, real_last_frames=False)) as dataset:
+        batch = next(dataset.batches(8, seed=0))
+    assert batch.next_valid is not None
+    assert batch.next_valid.dtype == torch.bool
+    ends = torch.tensor([4.0, 5.0, 8.0])  # the rewards of last steps, cut off or not
+    assert torch.equal(batch.next_valid, ~torch.isin(batch.reward, ends))
+
+
+@pytest.mark.parametrize("cache_bytes", [2**20, 1])
+def test_a_file_that_is_changed_while_it_is_open(cache_bytes: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "d.h5", make_episodes([30] * 10))
+    with Dataset(path, cache_bytes=cache_bytes) as dataset:
+        os.utime(path, ns=(0, 0))
+        with pytest.raises(DatasetError, match=r"d\.h5: was changed while it was open"):
+            take(dataset.batches(8, 0), 1)
+        with pytest.raises(DatasetError, match="was changed"):
+            dataset.episode(0)
+
+
+def test_a_file_that_is_replaced_while_it_is_open(tmp_path: Path) -> None:
+    """What is open is the old file, as it was checked."""
+    path = write(tmp_path / "d.h5", make_episodes([30]))
+    with Dataset(path) as dataset:
+        write(path, make_episodes([3]), overwrite=True)
+        assert len(dataset.episode(0).actions) == 30
+
+
+def test_observation_spec_round_trip() -> None:
+    for dtype in data_format.OBSERVATION_DTYPES:
+        spec = ObservationSpec.of((3, 4), dtype)
+        assert ObservationSpec.from_json((3, 4), json.loads(json.dumps(spec.to_json()))) == spec
+        space = spec.space()
+        assert (space.shape, space.dtype) == ((3, 4), np.dtype(dtype))
+        assert ObservationSpec.from_space(space) == spec
+    assert ObservationSpec.of((2,), np.uint8, high=1).space().high.max() == 1
+
+
+def test_observations_beyond_their_bounds_are_refused(tmp_path: Path) -> None:
+    with make_writer(tmp_path / "d.h5", observation_low=0, observation_high=5) as writer:
+        with pytest.raises(DatasetError, match=r"observations must lie in \[0.0, 5.0\], got 0 to 9"):
+            writer.add_episode(make_episodes([9])[0])
+        writer.add_episode(make_episodes([5])[0])
+    with Dataset(tmp_path / "d.h5") as dataset:
+        assert (dataset.observation.low, dataset.observation.high) == (0, 5)
+
+
+def test_headers_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    evil = "\x1b]0;owned\x07"
+    options: dict[str, Any] = {
+        "env_id": evil,
+        "env_options": {evil: [evil]},
+        "provenance": {"a": {"b": evil}},
+    }
+    with Dataset(write(tmp_path / "d.h5", make_episodes([3]), **options)) as dataset:
+        assert "\x1b" not in str(dataset.info())
+        assert "owned" in dataset.header["env_id"]
+        assert all(ord(c) >= 32 for c in json.dumps(dataset.header, ensure_ascii=False))
+
+
 @pytest.mark.parametrize("cache_bytes", CACHE_BYTES)
 def test_seed_determines_the_batches(path: Path, cache_bytes: int) -> None:
     with Dataset(path, cache_bytes=cache_bytes) as one, Dataset(path, cache_bytes=cache_bytes) as two:
@@ -324,7 +408,7 @@ def test_pool_memory_is_bounded(tmp_path: Path) -> None:
     with make_writer(path, observation_shape=(3, 64, 64), observation_dtype=np.uint8) as writer:
         for level in range(20):
             frames = rng.integers(4, size=(101, 3, 64, 64), dtype=np.uint8)
-            writer.add_episode(frames, np.zeros(100, int), np.zeros(100), True, level)
+            writer.add_episode(Episode(frames, np.zeros(100, int), np.zeros(100), True, level))
     budget = 4 * 2**20  # of the 25 MB that the frames take
     tracemalloc.start()
     try:
@@ -339,7 +423,7 @@ def test_pool_memory_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("size", "seed", "start"), [(0, 0, 0), (10**6, 0, 0), (2, -1, 0), (2, 0, -1)])
 def test_bad_batch_requests_are_refused(path: Path, size: int, seed: int, start: int) -> None:
-    with Dataset(path) as dataset, pytest.raises(ValueError, match=r"batch_size is|negative"):
+    with Dataset(path) as dataset, pytest.raises(ValueError, match=r"batch_size must be|negative"):
         dataset.batches(size, seed, start)
 
 
@@ -426,21 +510,21 @@ def forge(source: Path, path: Path, change: Any, fields: dict[str, Any] | None =
     shutil.copy(source, path)
     with h5py.File(path, "r+") as file:
         change(file)
-        header = dtsn.data.dataset.json.loads(bytes(file.attrs["header"])) | (fields or {})
+        header = json.loads(bytes(file.attrs["header"])) | (fields or {})
         for name in ARRAYS:
             kind = file.get(name, getclass=True, getlink=True)
             if kind is h5py.HardLink and isinstance(file[name], h5py.Dataset) and file[name].size < 10**6:
-                digest = dtsn.data.dataset.hashlib.sha256(np.ascontiguousarray(file[name][:]))
-                header["sha256"][name] = dtsn.data.dataset._sealed(digest, file[name])
-        text = dtsn.data.dataset._to_json(header)
+                digest = hashlib.sha256(np.ascontiguousarray(file[name][:]))
+                header["sha256"][name] = data_format.sealed(digest, file[name])
+        text = data_format.to_json(header)
         file.attrs["header"] = np.bytes_(text)
-        file.attrs["header_sha256"] = np.bytes_(dtsn.data.dataset.hashlib.sha256(text).hexdigest())
+        file.attrs["header_sha256"] = np.bytes_(hashlib.sha256(text).hexdigest())
     reseal(path)
 
 
 def reseal(path: Path) -> None:
     with path.open("rb+") as file:
-        file.write(dtsn.data.dataset._seal(file))
+        file.write(data_format.seal(file))
 
 
 def replaced(name: str, values: Any, **options: Any) -> Any:
@@ -476,6 +560,13 @@ def huge_frames(file: h5py.File) -> None:
     file.create_dataset("observations", (29, 10**8), "u1", chunks=(16, 10**8), compression="gzip")
 
 
+def wide_frames(file: h5py.File) -> None:
+    """Frames of 9 GB in chunks of a few bytes."""
+    del file["observations"]
+    shape, chunk = (29, 49152, 49152), (16, 64, 64)
+    file.create_dataset("observations", shape, "<i4", chunks=chunk, compression="gzip")
+
+
 def huge_steps(file: h5py.File) -> None:
     file["actions"].resize((10**15,))
 
@@ -490,27 +581,58 @@ FORGERIES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "soft link": (linked(h5py.SoftLink("/elsewhere")), {}, "elsewhere"),
     "stray link": (lambda f: f.__setitem__("more", h5py.ExternalLink("o.h5", "/")), {}, "more"),
     "missing array": (lambda f: f.pop("levels"), {}, "levels is missing"),
-    "group": (lambda f: (f.pop("levels"), f.create_group("levels")), {}, "levels is not an array"),
-    "virtual": (virtual, {}, "actions is not an array stored"),
-    "external storage": (external, {}, "actions is not an array stored"),
+    "group": (lambda f: (f.pop("levels"), f.create_group("levels")), {}, "levels must be an array"),
+    "virtual": (virtual, {}, "actions must be an array stored"),
+    "external storage": (external, {}, "actions must be an array stored"),
     "filter": (replaced("actions", np.zeros(STEPS, "<i4"), compression="lzf"), {}, "filters"),
-    "dtype": (replaced("actions", np.zeros(STEPS, "<f8")), {}, "actions is float64"),
-    "byte order": (replaced("rewards", np.zeros(STEPS, ">f4")), {}, "rewards is >f4"),
-    "strings": (replaced("levels", ["a", "b", "c"]), {}, "levels is object"),
-    "rank": (replaced("rewards", np.zeros((STEPS, 1), "<f4")), {}, "rewards is float32"),
+    "dtype": (replaced("actions", np.zeros(STEPS, "<f8")), {}, "actions must be int32, got float64"),
+    "byte order": (replaced("rewards", np.zeros(STEPS, ">f4")), {}, "rewards must be float32, got >f4"),
+    "strings": (replaced("levels", ["a", "b", "c"]), {}, "levels must be int64, got object"),
+    "rank": (replaced("rewards", np.zeros((STEPS, 1), "<f4")), {}, "rewards must be float32"),
     "length": (replaced("rewards", np.zeros(STEPS - 1, "<f4")), {}, "do not agree"),
     "no steps": (replaced("episode_ends", np.zeros(0, "<i8")), {}, "do not agree"),
-    "action": (replaced("actions", np.full(STEPS, 5, "<i4")), {}, "actions range"),
+    "action": (replaced("actions", np.full(STEPS, 5, "<i4")), {}, "actions must be integers"),
     "reward": (replaced("rewards", np.full(STEPS, np.inf, "<f4")), {}, "rewards"),
-    "q value": (replaced("q_values", np.full(STEPS, np.nan, "<f4")), {}, "rewards or their sums"),
+    "q value": (replaced("q_values", np.full(STEPS, np.nan, "<f4")), {}, "rewards and their sums"),
     "done": (replaced("dones", np.ones(STEPS, "u1")), {}, "dones"),
     "ends": (replaced("episode_ends", np.array([25, 5, 26])), {}, "episode_ends"),
-    "frames": (replaced("frames", np.arange(STEPS)), {}, "frames do not fit"),
+    "frames": (
+        replaced(
+            "observations", np.zeros((STEPS, *FRAME), np.int32), chunks=(16, *FRAME), compression="gzip"
+        ),
+        {},
+        "observations must be 29 for 26 steps of 3 episodes, got 26",
+    ),
+    "chunks": (
+        replaced("observations", np.zeros((29, *FRAME), np.int32), chunks=(1, *FRAME), compression="gzip"),
+        {},
+        "chunks of 16 frames",
+    ),
+    "wide frames": (wide_frames, {}, "observations claims 280246616064 bytes"),
     "huge frames": (huge_frames, {}, "observations claims"),
     "huge steps": (huge_steps, {}, "actions claims 4000000000000000 bytes"),
-    "future": (no_change, {"format_version": 3}, "version 3 .*upgrade dtsn"),
+    "future": (no_change, {"format_version": 4}, "version 4 .*upgrade dtsn"),
+    "past": (no_change, {"format_version": 2}, "version 2 .*collect the data anew"),
     "format": (no_change, {"format": "other"}, "not a dtsn-dataset"),
-    "field": (no_change, {"num_actions": "5"}, "num_actions is '5'"),
+    "field": (no_change, {"num_actions": "5"}, "num_actions must be a int, got '5'"),
+    "many actions": (no_change, {"num_actions": 5_000_000}, "num_actions must be 1 to 4096, got 5000000"),
+    "no actions": (no_change, {"num_actions": True}, "num_actions must be a int, got True"),
+    "bounds": (
+        no_change,
+        {"observation": {"dtype": "int32", "low": "a", "high": None}},
+        "bounds must be numbers",
+    ),
+    "huge bound": (
+        no_change,
+        {"observation": {"dtype": "int32", "low": 0, "high": 10**400}},
+        "must fit a float",
+    ),
+    "other dtype": (
+        no_change,
+        {"observation": {"dtype": "float32", "low": 0, "high": 1}},
+        "must be float32 by the header",
+    ),
+    "discount": (no_change, {"discount": 7.0}, "discount must lie in"),
     "header": (no_change, {}, "header differs from its checksum"),
 }
 
@@ -568,43 +690,3 @@ def test_missing_minari_says_how_to_install_it(path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "minari", None)
     with Dataset(path) as dataset, pytest.raises(ImportError, match=r"pip install 'dtsn\[minari\]'"):
         export_minari(dataset, "test/x-v0")
-
-
-# Symmetries
-
-
-def test_grid_symmetries_commute_with_the_environment() -> None:
-    rng = np.random.default_rng(0)
-    levels = make_levels(np.arange(400))
-    action = rng.integers(4, size=len(levels))
-    action[::2] = 0  # robots walk into walls, too
-    robot, goal = levels.robot, levels.goal
-    following, _, _ = step(levels.walls, goal, robot, action)
-    arrays = {
-        "observation": observe(levels.walls, goal, robot),
-        "action": action,
-        "reward": np.arange(400.0),
-        "next_observation": observe(levels.walls, goal, following),
-    }
-    turned = grid_symmetries(arrays, rng)
-
-    def cells(plane: np.ndarray) -> np.ndarray:  # [B, H, H] with a single 1 each → [B, 2]
-        return np.argwhere(plane)[:, 1:]
-
-    walls, goals, robots = np.moveaxis(turned["observation"], 1, 0)
-    moved, _, _ = step(walls.astype(bool), cells(goals), cells(robots), turned["action"])
-    expected = observe(walls.astype(bool), cells(goals), moved)
-    assert np.array_equal(turned["next_observation"], expected)
-    assert np.array_equal(turned["reward"], arrays["reward"])
-
-
-def test_all_eight_symmetries_occur_and_nothing_else() -> None:
-    grid = np.arange(9).reshape(1, 3, 3)
-    batch = np.repeat(grid[None], 800, axis=0)
-    arrays = {"observation": batch, "next_observation": batch + 9, "action": np.zeros(800, np.int64)}
-    turned = grid_symmetries(arrays, np.random.default_rng(0))
-    kinds, counts = np.unique(turned["observation"].reshape(800, 9), axis=0, return_counts=True)
-    assert len(kinds) == 8
-    assert counts.min() > 60
-    assert np.array_equal(turned["next_observation"], turned["observation"] + 9)
-    assert set(arrays["action"]) == {0}  # the batch given is left as it was

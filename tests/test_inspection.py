@@ -42,7 +42,7 @@ from dtsn.models.world_model import WorldModel
 from dtsn.pretrained import shipped
 from dtsn.search import Expansion, SearchTree, best_first_search
 from dtsn.solvers.solver import Solver
-from dtsn.training.trainer import load_solver
+from dtsn.training.loading import load_solver
 from reference import random_model, reference_search
 
 GOLDEN = Path(__file__).parent / "golden" / "search.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dtsn.data.dataset import Dataset
+from dtsn.data.reader import Dataset
 from dtsn.envs.navigation import SPLITS, NavigationOptions, make_levels
 from dtsn.evaluation import levels as module
 from dtsn.evaluation.levels import first_levels, level_contents, unseen_levels

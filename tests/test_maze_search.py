@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtsn.data.dataset import Dataset
+from dtsn.data.reader import Dataset
 from dtsn.envs.procgen import SPLITS, ProcgenOptions, load_envpool, play_levels
 from dtsn.experts.behaviour import scripted_expert
 from dtsn.experts.collect import collect_procgen

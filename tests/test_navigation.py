@@ -17,6 +17,7 @@ from dtsn.envs.navigation import (
     NavigationEnv,
     NavigationOptions,
     NavigationVectorEnv,
+    grid_symmetries,
     make_levels,
     observe,
     render_ansi,
@@ -28,7 +29,7 @@ E, S, W, N = range(4)
 LAYOUTS = ("independent", "opposite")
 
 
-def side(cells, hall=(7, 12)):
+def side(cells, hall=(8, 11)):
     """The side of the ring that each cell [..., 2] is on, as the action that leads out of the hall there."""
     row, column = cells[..., 0], cells[..., 1]
     first, last = hall
@@ -63,8 +64,8 @@ def test_levels_are_as_described(exits, layout):
     assert levels.exits.shape == (5000, exits, 2)
 
     ring = np.zeros((20, 20), dtype=bool)
-    ring[7:13, 7:13] = True
-    ring[8:12, 8:12] = False
+    ring[8:12, 8:12] = True
+    ring[9:11, 9:11] = False
     opened = ring & ~levels.walls
     assert np.all(levels.walls <= ring)
     assert np.all(opened.sum(axis=(1, 2)) == exits)
@@ -73,9 +74,9 @@ def test_levels_are_as_described(exits, layout):
     if layout == "opposite" and exits == 2:
         assert np.all((sides[:, 0] + 2) % 4 == sides[:, 1])
 
-    assert np.all((levels.robot >= 8) & (levels.robot <= 11))
+    assert np.all((levels.robot >= 9) & (levels.robot <= 10))
     assert np.all((levels.goal >= 0) & (levels.goal < 20))
-    assert not np.any(np.all((levels.goal >= 7) & (levels.goal <= 12), axis=1))
+    assert not np.any(np.all((levels.goal >= 8) & (levels.goal <= 11), axis=1))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -112,10 +113,11 @@ def chi_square(values, categories):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_draws_are_uniform_and_independent(layout):
-    options = NavigationOptions(exit_layout=layout)
+    options = NavigationOptions(exit_layout=layout, hall=(7, 12))
     levels = make_levels(np.arange(40_000), options)
-    offset = np.where(side(levels.exits) % 2 == 0, levels.exits[..., 0], levels.exits[..., 1]) - 8
-    exits = side(levels.exits) * 4 + offset  # [L, 2], one of 16
+    sides = side(levels.exits, options.hall)
+    offset = np.where(sides % 2 == 0, levels.exits[..., 0], levels.exits[..., 1]) - 8
+    exits = sides * 4 + offset  # [L, 2], one of 16
     pairs = exits[:, 0] * 16 + exits[:, 1]
     robot = (levels.robot - 8) @ [4, 1]
     outside = np.ones((20, 20), dtype=bool)
@@ -142,7 +144,7 @@ def test_level_depends_on_its_seed_alone():
 
 def test_a_level_stays_what_it_is():
     """Data and results name levels by seed, so the seed's level must never change."""
-    level = make_levels([2_000_000])
+    level = make_levels([2_000_000], NavigationOptions(hall=(7, 12), exit_layout="independent"))
     assert level.robot.tolist() == [[9, 10]]
     assert level.goal.tolist() == [[13, 0]]
     assert level.exits.tolist() == [[[12, 8], [7, 11]]]
@@ -162,7 +164,7 @@ def test_splits_are_disjoint():
         ({"hall": (0, 5)}, r"hall.*\(0, 5\)"),
         ({"hall": (7, 8)}, r"hall.*\(7, 8\)"),
         ({"hall": (7, 19)}, r"hall.*\(7, 19\)"),
-        ({"size": 13}, "hall.*size=13"),
+        ({"size": 12}, "hall.*size=12"),
         ({"max_steps": 0}, "max_steps.*0"),
         ({"split": "dev"}, "split.*'dev'"),
         ({"render_mode": "human"}, "render_mode.*'human'"),
@@ -248,10 +250,11 @@ def test_success_ends_the_episode_with_the_last_reward():
     ("last", "terminated", "truncated", "collision"), [(E, False, True, False), (W, True, False, True)]
 )
 def test_the_step_limit_truncates_unless_the_episode_ends_anyway(last, terminated, truncated, collision):
-    levels = make_levels(np.arange(100))
+    hall = (7, 12)
+    levels = make_levels(np.arange(100), NavigationOptions(hall=hall))
     row, column = levels.robot.T
     level = int(np.flatnonzero((column == 10) & levels.walls[np.arange(100), row, 7])[0])
-    env = NavigationEnv(max_steps=3)
+    env = NavigationEnv(max_steps=3, hall=hall)
     env.reset(options={"level": level})
     for _ in range(2):  # to the cell next to the west wall
         assert env.step(W)[1:] == (-1, False, False, {"level": level, "success": False, "collision": False})
@@ -419,3 +422,40 @@ def test_collision_reward_is_paid_for_collisions_alone() -> None:
     assert rewards == [-1.0] * (len(rewards) - 1) + [-30.0]
     with pytest.raises(ValueError, match="collision_reward"):
         NavigationVectorEnv(1, collision_reward=float("nan"))
+
+
+def test_grid_symmetries_commute_with_the_environment() -> None:
+    rng = np.random.default_rng(0)
+    levels = make_levels(np.arange(400))
+    action = rng.integers(4, size=len(levels))
+    action[::2] = 0  # robots walk into walls, too
+    robot, goal = levels.robot, levels.goal
+    following, _, _ = step(levels.walls, goal, robot, action)
+    arrays = {
+        "observation": observe(levels.walls, goal, robot),
+        "action": action,
+        "reward": np.arange(400.0),
+        "next_observation": observe(levels.walls, goal, following),
+    }
+    turned = grid_symmetries(arrays, rng)
+
+    def cells(plane: np.ndarray) -> np.ndarray:  # [B, H, H] with a single 1 each → [B, 2]
+        return np.argwhere(plane)[:, 1:]
+
+    walls, goals, robots = np.moveaxis(turned["observation"], 1, 0)
+    moved, _, _ = step(walls.astype(bool), cells(goals), cells(robots), turned["action"])
+    expected = observe(walls.astype(bool), cells(goals), moved)
+    assert np.array_equal(turned["next_observation"], expected)
+    assert np.array_equal(turned["reward"], arrays["reward"])
+
+
+def test_all_eight_symmetries_occur_and_nothing_else() -> None:
+    grid = np.arange(9).reshape(1, 3, 3)
+    batch = np.repeat(grid[None], 800, axis=0)
+    arrays = {"observation": batch, "next_observation": batch + 9, "action": np.zeros(800, np.int64)}
+    turned = grid_symmetries(arrays, np.random.default_rng(0))
+    kinds, counts = np.unique(turned["observation"].reshape(800, 9), axis=0, return_counts=True)
+    assert len(kinds) == 8
+    assert counts.min() > 60
+    assert np.array_equal(turned["next_observation"], turned["observation"] + 9)
+    assert set(arrays["action"]) == {0}  # the batch given is left as it was

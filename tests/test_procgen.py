@@ -6,15 +6,20 @@ import ctypes
 import importlib
 import importlib.util
 import itertools
+import os
+import re
+import zipfile
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import dtsn.envs  # noqa: F401 (registers the environments)
-from dtsn.data.dataset import Dataset, DatasetError
-from dtsn.data.exchange import export_minari, import_dgrl, import_minari
+from dtsn.data import Dataset, DatasetError
+from dtsn.data.dgrl import import_dgrl
+from dtsn.data.minari import export_minari, import_minari
 from dtsn.envs import procgen
 from dtsn.envs.procgen import (
     GAMES,
@@ -161,8 +166,8 @@ def test_gymnasium_plays_the_same_levels(alone: dict[int, Played]) -> None:
 @pytest.mark.parametrize(
     ("game", "mode", "said"),
     [
-        ("conrun", "easy", "unknown game 'conrun'.*did you mean 'coinrun'?"),
-        ("pong", "easy", "choose one of bigfish, .*starpilot$"),
+        ("conrun", "easy", "game must be .* got 'conrun'; did you mean 'coinrun'?"),
+        ("pong", "easy", "game must be one of bigfish, .*starpilot, got 'pong'$"),
         ("bigfish", "memory", "bigfish has no mode 'memory', choose one of easy, hard"),
     ],
 )
@@ -172,15 +177,15 @@ def test_unknown_games_and_modes(game: str, mode: str, said: str) -> None:
 
 
 def test_bad_requests() -> None:
-    with pytest.raises(ValueError, match="level is -1"):
+    with pytest.raises(ValueError, match=r"level must be .* got -1"):
         play([-1])
-    with pytest.raises(ValueError, match="level is 2147483647"):
+    with pytest.raises(ValueError, match=r"level must be .* got 2147483647"):
         play([2**31 - 1])
-    with pytest.raises(ValueError, match="at_once is 0"):
+    with pytest.raises(ValueError, match="at_once and max_frames must be at least 1, got 0"):
         play([1], at_once=0)
-    with pytest.raises(ValueError, match="split is 'dev'"):
+    with pytest.raises(ValueError, match=r"split must be .* got 'dev'"):
         split_range("dev")
-    with pytest.raises(ValueError, match="num_levels is -1"):
+    with pytest.raises(ValueError, match=r"num_levels must be .* got -1"):
         split_range("train", -1)
     with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
         ProcgenPool(LEAPER, 0)
@@ -242,6 +247,10 @@ def test_dgrl_episodes_are_imported(tmp_path: Path) -> None:
         np.testing.assert_array_equal(episode.actions, source["actions"][:, 0])
         np.testing.assert_array_equal(episode.rewards, source["rewards"][:, 0])
         assert episode.terminated
+        batch = next(dataset.batches(len(dataset), seed=0))
+        assert batch.next_valid is not None
+        stand_in = ~batch.next_observation.flatten(1).any(1)
+        assert torch.equal(batch.next_valid, ~stand_in)  # what is black is nothing to learn
     with Dataset(import_dgrl(tmp_path / "in", tmp_path / "e.h5", LEAPER, episodes=1)) as dataset:
         assert dataset.num_episodes == 1
 
@@ -261,6 +270,8 @@ def test_bad_dgrl_files_are_named_and_nothing_in_them_runs(
         "pickled": {"actions": pickled},
         "short": {"actions": np.zeros((3, 1), np.int64)},
         "endless": {"dones": np.zeros(4, bool)},
+        "wide": {"rewards": np.zeros((4, 1), np.longdouble)},
+        "complex": {"rewards": np.zeros((4, 1), complex)},
     }
     for name, change in damages.items():
         path = write_dgrl(tmp_path / name, 0, 4, 7)
@@ -270,7 +281,17 @@ def test_bad_dgrl_files_are_named_and_nothing_in_them_runs(
     whole.write_bytes(whole.read_bytes()[:-100])
     write_dgrl(tmp_path / "named", 0, 4, 7).rename(tmp_path / "named" / "episode.npz")
     (tmp_path / "empty").mkdir()
-    for name in (*damages, "cut", "named", "empty"):
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / whole.name)
+    with zipfile.ZipFile(write_dgrl(tmp_path / "many", 0, 4, 7), "a") as archive:
+        for number in range(100):
+            archive.writestr(str(number), b"")
+    blob = bytearray(write_dgrl(tmp_path / "locked", 0, 4, 7).read_bytes())
+    for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):  # say that all files are encrypted
+        for match in re.finditer(re.escape(signature), bytes(blob)):
+            blob[match.start() + flags] |= 1
+    (tmp_path / "locked" / whole.name).write_bytes(blob)
+    for name in (*damages, "cut", "named", "empty", "pipe", "many", "locked"):
         with pytest.raises(DatasetError, match=name):
             import_dgrl(tmp_path / name, tmp_path / "d.h5", LEAPER)
     assert not (tmp_path / "d.h5").exists()

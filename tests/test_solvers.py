@@ -328,7 +328,7 @@ def test_device_and_batch_move_as_a_whole() -> None:
     assert solver.device == torch.device("cpu")
     assert solver.to("meta").device == torch.device("meta")
     assert len(batch) == BATCH
-    assert all(value.device.type == "meta" for value in vars(batch.to("meta")).values())
+    assert all(value.device.type == "meta" for value in batch.to("meta").tensors().values())
 
 
 # --- what tells them apart ---------------------------------------------------------------------------

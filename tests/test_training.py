@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import math
 import os
+import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,26 +29,25 @@ from dtsn.checkpoint import (
     latest_checkpoint,
     load_state,
     load_tensors_of,
-    read_metrics,
     save_checkpoint,
 )
-from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data.dataset import Dataset
+from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrackerName, TrainConfig
+from dtsn.data.format import ObservationSpec
+from dtsn.data.reader import Dataset
 from dtsn.envs.navigation import NavigationOptions
+from dtsn.errors import UserError
 from dtsn.experts.collect import collect_navigation
+from dtsn.models.encoders import GridEncoder, ImpalaEncoder
+from dtsn.processes import interrupt_on_sigterm
 from dtsn.reproduce.navigation.variants import NAVIGATION, VARIANTS
 from dtsn.settings import config_from_dict
 from dtsn.solvers import solver as solvers
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.solver import Solver
 from dtsn.storage import RunInUseError
-from dtsn.training.trainer import (
-    DivergedError,
-    Trainer,
-    export_solver,
-    load_solver,
-    train_run,
-)
+from dtsn.training.loading import export_solver, load_solver
+from dtsn.training.runs import RunError, RunFolder, read_metrics
+from dtsn.training.trainer import DivergedError, Trainer, train_run
 
 STEPS = 8
 CONFIG = TrainConfig(
@@ -70,7 +74,7 @@ def of(name: str) -> TrainConfig:
 
 
 def make(dataset: Dataset, config: TrainConfig = CONFIG) -> Trainer:
-    return Trainer(config, dataset.observation_shape, dataset.num_actions)
+    return Trainer(config, dataset.observation, dataset.num_actions)
 
 
 def train(
@@ -80,10 +84,11 @@ def train(
     *,
     resume: bool = False,
     stop: int | None = None,
+    track: TrackerName = "none",
 ) -> Trainer:
     """Train to the end, or close the run after a step."""
     trainer = make(dataset, config)
-    steps = train_run(run, trainer, dataset, resume=resume)
+    steps = train_run(run, trainer, dataset, resume=resume, track=track)
     for metrics in steps:
         if metrics["step"] == stop:
             steps.close()
@@ -156,8 +161,46 @@ def test_q_values_are_learnt(name: str, dataset: Dataset) -> None:
 
 
 def test_auto_encoder_needs_a_space() -> None:
-    with pytest.raises(ValueError, match="cannot tell maps from frames"):
+    with pytest.raises(UserError, match=r"network.encoder must be named .* whose bounds are unknown"):
         Trainer(TrainConfig(), (3, 20, 20), 4)
+
+
+def test_auto_encoder_goes_by_the_bounds_of_the_data(dataset: Dataset, tmp_path: Path) -> None:
+    config = replace(QNET, network=NetworkConfig(latent=8, hidden=8), steps=2)
+    trainer = train(tmp_path, dataset, config)
+    assert isinstance(trainer.solver.world_model.encoder, GridEncoder)
+    assert isinstance(load_solver(tmp_path).world_model.encoder, GridEncoder)
+    frames = Trainer(config, ObservationSpec.of((3, 20, 20), np.uint8), 4)
+    assert isinstance(frames.solver.world_model.encoder, ImpalaEncoder)
+
+
+@pytest.mark.parametrize("name", ["search", "dtsn"])
+def test_stand_ins_for_next_observations_are_not_learned(name: str, dataset: Dataset) -> None:
+    """The transition loss is that of the real ones alone, and what stands in for others has no say."""
+    solver = make(dataset, of(name)).solver.train()
+    batch = next(dataset.batches(8, 0))
+    valid = torch.arange(8) % 3 != 0
+
+    def terms(**changes: torch.Tensor) -> LossTerms:
+        return solver.loss(replace(batch, **changes), generator=torch.Generator().manual_seed(0))
+
+    plain, masked = terms(), terms(next_valid=valid)
+    assert torch.equal(masked.terms["transition"], torch.where(valid, plain.terms["transition"], 0.0))
+    for other in set(plain.terms) - {"transition"}:
+        assert torch.equal(masked.terms[other], plain.terms[other])
+    black = torch.where(valid[:, None, None, None], batch.next_observation, 0)
+    assert torch.equal(terms(next_valid=valid, next_observation=black).total, masked.total)
+    assert torch.equal(terms(next_valid=torch.ones(8, dtype=torch.bool)).total, plain.total)
+
+
+def test_a_tree_that_no_machine_can_hold() -> None:
+    network = NetworkConfig(latent=4, hidden=4)
+    with pytest.raises(UserError, match=r"depth must make a full tree of at most 1048576 leaves .* got 100"):
+        Trainer(TrainConfig(SolverConfig("treeqn", depth=100), network), (4,), 2)
+    with pytest.raises(UserError, match="depth must be at most 100, got 1000000"):
+        SolverConfig("treeqn", depth=10**6)
+    with pytest.raises(UserError, match="act_iterations must be at most 10000, got 2000000000"):
+        SolverConfig(act_iterations=2 * 10**9)
 
 
 def test_learning_rate_rises_and_falls_along_a_cosine(dataset: Dataset) -> None:
@@ -292,13 +335,13 @@ def test_all_checkpoints_damaged(dataset: Dataset, tmp_path: Path) -> None:
 def test_run_folder_is_not_overwritten(dataset: Dataset, whole: Whole) -> None:
     run = whole("qnet")
     before = contents(run)
-    with pytest.raises(FileExistsError, match="--resume"):
+    with pytest.raises(FileExistsError, match="already has a training run: resume it"):
         train(run, dataset, of("qnet"))
     assert contents(run) == before
 
 
 OTHER = {
-    "steps": replace(QNET, steps=9),
+    "steps": replace(QNET, steps=7),
     "learning_rate": replace(QNET, learning_rate=0.1),
     "seed": replace(QNET, seed=1),
     "iterations": replace(QNET, solver=replace(QNET.solver, iterations=4)),
@@ -347,8 +390,8 @@ def test_resume_with_other_data(started: Path, dataset: Dataset, tmp_path: Path)
 
 def test_discounts_agree(dataset: Dataset, tmp_path: Path) -> None:
     config = TrainConfig(SolverConfig(discount=0.9), NetworkConfig(encoder="grid"))
-    trainer = Trainer(config, dataset.observation_shape, dataset.num_actions)
-    with pytest.raises(ValueError, match=r"returns discounted by 1, but solver\.discount is 0\.9"):
+    trainer = Trainer(config, dataset.observation, dataset.num_actions)
+    with pytest.raises(ValueError, match=r"solver\.discount must be 1, .*, got 0\.9"):
         train_run(tmp_path / "run", trainer, dataset)
 
 
@@ -364,6 +407,141 @@ def test_what_is_kept_may_change(dataset: Dataset, whole: Whole, tmp_path: Path)
     train(tmp_path, dataset, changed, resume=True)
     weights = [outcome(run)["model.safetensors"] for run in (tmp_path, whole("dtsn"))]
     assert weights[0] == weights[1]
+
+
+def test_more_steps_prolong_a_run(dataset: Dataset, tmp_path: Path) -> None:
+    """To the last bit as if the learning rate had followed the new total from there on."""
+    train(tmp_path / "run", dataset, QNET)
+    longer = replace(QNET, steps=12)
+    train(tmp_path / "run", dataset, longer, resume=True)
+    trainer = make(dataset, QNET)
+    list(trainer.run(dataset))
+    trainer.config = longer
+    rates = [row["learning_rate"] for row in trainer.run(dataset)]
+    assert rates == [row["learning_rate"] for row in read_metrics(tmp_path / "run/metrics.jsonl")][STEPS:]
+    assert rates[0] == longer.learning_rate * 0.5 * (1 + math.cos(math.pi * STEPS / 12))
+    state = load_state(tmp_path / "run/checkpoints/step-12")
+    model = load_tensors_of(tmp_path / "run/checkpoints/step-12", "model", state)
+    assert all(torch.equal(model[name], tensor) for name, tensor in trainer.solver.state_dict().items())
+    with pytest.raises(CheckpointError, match="steps must be at least 12, as before, got 8"):
+        train(tmp_path / "run", dataset, QNET, resume=True)
+
+
+def test_sigterm_saves_as_an_interrupt_does(dataset: Dataset, tmp_path: Path) -> None:
+    steps = train_run(tmp_path, make(dataset, QNET), dataset)
+    for _ in range(5):
+        next(steps)
+    with pytest.raises(KeyboardInterrupt), interrupt_on_sigterm():
+        os.kill(os.getpid(), signal.SIGTERM)
+    steps.close()  # type: ignore[attr-defined]
+    assert latest_checkpoint(tmp_path / "checkpoints") == tmp_path / "checkpoints/step-5"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_what_a_run_was_trained_on(whole: Whole, tmp_path: Path) -> None:
+    run = whole("dtsn")
+    for folder in (run, run / "checkpoints/step-8"):
+        trained = RunFolder.of(folder).environment()
+        assert trained is not None
+        assert trained.id == "dtsn/Navigation-v0"
+        assert trained.options["exits"] == 2
+    assert RunFolder(tmp_path).environment() is None
+    for said in ("[]", "{", '{"env": []}', '{"env": {"id": 3, "options": {}}}', '{"a": NaN}', "[" * 10**5):
+        (tmp_path / "config.json").write_text(said)
+        with pytest.raises(RunError, match=re.escape(str(tmp_path / "config.json"))):
+            RunFolder(tmp_path).environment()
+
+
+BAD_LINES = [b"[]", b"null", b'"a"', b'{"loss": 1}', b'{"step": "1"}', b'{"step": 1, "loss": "x"}',
+             b"\xff\xfe", b"[" * 50_000, b'{"step": true}', b'{"step": -1}', b'{"step": 1e400}',
+             b"\0" * 100]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: repr(line[:20]))
+def test_a_log_that_is_none(line: bytes, dataset: Dataset, started: Path, tmp_path: Path) -> None:
+    shutil.copytree(started, tmp_path / "run")
+    log = tmp_path / "run/metrics.jsonl"
+    before = log.read_bytes()
+    log.write_bytes(line + b"\n" + before)
+    for read in (RunFolder(tmp_path / "run").metrics, lambda: train(log.parent, dataset, QNET, resume=True)):
+        with pytest.raises(RunError, match=rf"{re.escape(str(log))} line 1 must be a JSON object of numbers"):
+            read()
+    log.write_bytes(before + line)  # half-written: a line ends with a line break
+    train(log.parent, dataset, QNET, resume=True)
+
+
+def forged(path: Path, **changes: Any) -> None:
+    """Change a checkpoint's state and seal it, as one who means harm can."""
+    state = json.loads((path / "state.json").read_bytes()) | changes
+    state.pop("sha256")
+    digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+    (path / "state.json").write_text(json.dumps({**state, "sha256": digest}))
+
+
+@pytest.mark.parametrize("step", ["abc", 10**30, -1, 1.5, True, None, [], 9])
+def test_resume_with_a_bad_step(step: Any, dataset: Dataset, started: Path, tmp_path: Path) -> None:
+    shutil.copytree(started, tmp_path / "run")
+    forged(tmp_path / "run/checkpoints/step-2", step=step)
+    with pytest.raises(CheckpointError, match=r"step-2 does not fit .*: step must be a whole number"):
+        train(tmp_path / "run", dataset, QNET, resume=True)
+
+
+def first_of(tensors: dict[str, torch.Tensor], ending: str) -> str:
+    return next(name for name in tensors if name.endswith(ending))
+
+
+BAD_TENSORS: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]] = {
+    "no optimiser": ("optimizer", lambda t: t.clear(), "must not be empty"),
+    "another parameter": ("optimizer", lambda t: t.update({"99.step": torch.ones(())}), "got '99'"),
+    "no parameter": ("optimizer", lambda t: t.update({"x": torch.ones(())}), "got 'x'"),
+    "another moment": ("optimizer", lambda t: t.update({"0.max": torch.ones(())}), "'0.max' must be absent"),
+    "half a state": ("optimizer", lambda t: t.pop(first_of(t, "exp_avg_sq")), "must be there"),
+    "another shape": ("optimizer", lambda t: t.update({first_of(t, "exp_avg"): torch.ones(3)}), "must be"),
+    "NaN moments": ("optimizer", lambda t: t[first_of(t, "exp_avg")].fill_(math.nan), "must be finite"),
+    "NaN weights": ("model", lambda t: t[first_of(t, "weight")].fill_(math.nan), "must be finite"),
+    "bool weights": ("model", lambda t: t.update({n: v.bool() for n, v in t.items()}), "got bool"),
+    "no weights": ("model", lambda t: t.clear(), "must be there"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_TENSORS)
+def test_resume_with_bad_tensors(kind: str, dataset: Dataset, started: Path, tmp_path: Path) -> None:
+    stem, change, said = BAD_TENSORS[kind]
+    path = started / "checkpoints/step-2"
+    state = load_state(path)
+    tensors = {each: load_tensors_of(path, each, state) for each in ("model", "optimizer")}
+    change(tensors[stem])
+    del state["files"]
+    save_checkpoint(tmp_path / "step-2", tensors, state)
+    trainer = make(dataset, QNET)
+    before = [p.clone() for p in trainer.solver.parameters()]
+    with pytest.raises(CheckpointError, match=rf"step-2 does not fit .*{said}"):
+        trainer.restore(tmp_path / "step-2")
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.solver.parameters(), strict=True))
+    if stem == "model":
+        with pytest.raises(CheckpointError, match=said):
+            load_solver(tmp_path / "step-2")
+
+
+LINKED = [".lock", "metrics.jsonl", "config.json", "checkpoints", "tensorboard"]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_nothing_is_written_through_links(name: str, dataset: Dataset, started: Path, tmp_path: Path) -> None:
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    shutil.copytree(started, run)
+    target = outside / name
+    if (run / name).is_dir():
+        shutil.move(run / name, target)
+    else:
+        outside.mkdir()
+        target.write_bytes((run / name).read_bytes() if (run / name).exists() else b'{"step": 99}')
+        (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(target)
+    before = contents(outside)
+    with suppress(UserError, OSError):
+        train(run, dataset, QNET, resume=True, track="tensorboard" if name == "tensorboard" else "none")
+    assert contents(outside) == before
 
 
 def test_a_folder_is_one_run_at_a_time(dataset: Dataset, tmp_path: Path) -> None:
@@ -413,7 +591,7 @@ def test_stopped_while_validating(dataset: Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("score", [math.nan, math.inf])
 def test_score_that_is_no_number(score: float, dataset: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"step 3: validate gave {score}"):
+    with pytest.raises(ValueError, match=f"step 3: the score of validate must be finite, got {score}"):
         list(train_run(tmp_path, make(dataset, QNET), dataset, validate=lambda _: score))
 
 
@@ -479,20 +657,24 @@ def test_huge_learning_rate(rate: float, dataset: Dataset, tmp_path: Path) -> No
 
 
 def test_more_in_a_batch_than_there_is(dataset: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"batch_size is 9999; .* {len(dataset)} transitions"):
+    with pytest.raises(ValueError, match=f"batch_size must be 1 to {len(dataset)}, .*, got 9999"):
         train(tmp_path, dataset, replace(QNET, batch_size=9999))
 
 
 def test_tensorboard(dataset: Dataset, tmp_path: Path) -> None:
-    train(tmp_path, dataset, replace(QNET, steps=20, batch_size=1))
+    train(tmp_path, dataset, replace(QNET, steps=20, batch_size=1), track="tensorboard")
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"train/loss" in events.read_bytes()
 
 
 def test_without_tensorboard(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    train(tmp_path, dataset, replace(QNET, steps=1))
-    assert sorted(os.listdir(tmp_path)) == ["checkpoints", "config.json", "metrics.jsonl"]
+    train(tmp_path / "none", dataset, replace(QNET, steps=1))
+    assert sorted(os.listdir(tmp_path / "none")) == ["checkpoints", "config.json", "metrics.jsonl"]
+    with pytest.raises(
+        ImportError, match=r"^TensorBoard is not installed: pip install 'dtsn\[tensorboard\]'$"
+    ):
+        train(tmp_path / "board", dataset, replace(QNET, steps=1), track="tensorboard")
 
 
 # --- trained solvers ---------------------------------------------------------------------------------

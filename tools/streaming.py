@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
-from dtsn.data.dataset import Dataset, DatasetWriter
+from dtsn.data import Dataset, DatasetWriter
 from dtsn.training.trainer import Trainer
 
 KEPT = ("env_id", "env_options", "num_actions", "discount")
@@ -31,7 +31,7 @@ def repeat(source: Path, gigabytes: float, target: Path) -> None:
         with DatasetWriter(target, **header, observation_shape=dataset.observation_shape) as writer:
             while left > 0:
                 episode = dataset.episode(index % dataset.num_episodes)
-                writer.add_episode(*episode)
+                writer.add_episode(episode)
                 left -= len(episode.observations) * frame
                 index += 1
 
@@ -54,7 +54,7 @@ def main() -> None:
             config = TrainConfig(
                 solver=SolverConfig("dtsn"), network=network, batch_size=size, search_warmup=0
             )
-            trainer = Trainer(config, dataset.observation_shape, dataset.num_actions)
+            trainer = Trainer(config, dataset.observation, dataset.num_actions)
             trainer.update(batch)
             began = time.process_time()
             for _ in range(3):

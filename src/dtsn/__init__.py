@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from dtsn.config import NetworkConfig as NetworkConfig
     from dtsn.config import SolverConfig as SolverConfig
     from dtsn.config import TrainConfig as TrainConfig
-    from dtsn.data.dataset import Dataset as Dataset
-    from dtsn.data.dataset import DatasetError as DatasetError
-    from dtsn.data.dataset import DatasetWriter as DatasetWriter
-    from dtsn.data.dataset import Episode as Episode
+    from dtsn.data.format import DatasetError as DatasetError
+    from dtsn.data.format import Episode as Episode
+    from dtsn.data.reader import Dataset as Dataset
+    from dtsn.data.writer import DatasetWriter as DatasetWriter
     from dtsn.models.world_model import WorldModel as WorldModel
     from dtsn.search import LatentModel as LatentModel
     from dtsn.search import SearchTree as SearchTree
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from dtsn.search import full_expansion as full_expansion
     from dtsn.solvers.losses import LossTerms as LossTerms
     from dtsn.solvers.solver import Solver as Solver
+    from dtsn.training.loading import load_solver as load_solver
     from dtsn.training.trainer import Trainer as Trainer
-    from dtsn.training.trainer import load_solver as load_solver
     from dtsn.training.trainer import train_run as train_run
 
 _HOMES = {

@@ -12,7 +12,14 @@ from torch import Tensor
 # An observation as its space has it: an array, or a Dict's or Tuple's structure of arrays.
 Observation = Tensor | Mapping[str, Any] | tuple[Any, ...]
 
-DTYPES = {"action": torch.int64, "reward": torch.float32, "q_target": torch.float32, "terminated": torch.bool}
+DTYPES = {
+    "action": torch.int64,
+    "reward": torch.float32,
+    "q_target": torch.float32,
+    "terminated": torch.bool,
+    "next_valid": torch.bool,
+}
+OPTIONAL = {"q_target", "next_valid"}
 
 
 def map_arrays(function: Callable[[Any], Tensor], observation: Any) -> Any:
@@ -34,6 +41,7 @@ class Batch:
     q_target: Tensor  # [B] float32  what Q(s, a) should be: the return-to-go from s, or a target of your own
     next_observation: Observation  # [B, ...]  s′; for the last step of an episode the true last observation
     terminated: Tensor  # [B] bool  s′ ends the episode for good; False where it was only cut off
+    next_valid: Tensor | None = None  # [B] bool  False where s′ is a stand-in; None: it never is
 
     @classmethod
     def of(cls, mapping: Mapping[str, Any]) -> Batch:
@@ -43,7 +51,7 @@ class Batch:
         NaN, which ``solver.loss`` refuses.
         """
         names = [field.name for field in fields(cls)]
-        missing = [name for name in names if name not in mapping and name != "q_target"]
+        missing = [name for name in names if name not in mapping and name not in OPTIONAL]
         unknown = [name for name in mapping if name not in names]
         if missing or unknown:
             wrong = f"{missing[0]!r} missing" if missing else f"{unknown[0]!r} unknown"
@@ -58,13 +66,18 @@ class Batch:
     def __len__(self) -> int:
         return self.action.shape[0]
 
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that there are, by name."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device, its arrays as tensors."""
 
         def move(array: Any) -> Tensor:
             return torch.as_tensor(array, device=device)
 
-        return Batch(**{field.name: map_arrays(move, getattr(self, field.name)) for field in fields(self)})
+        return Batch(**{name: map_arrays(move, value) for name, value in self.tensors().items()})
 
 
 def _column(name: str, values: Any) -> Tensor:

@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
+import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,39 +26,52 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from dtsn.storage import replace_durably, sync_folder, write_durably
+from dtsn.errors import UserError, brief
+from dtsn.storage import aside, read_bounded, read_json, sync_folder, write_durably
 
 FORMAT = "dtsn-checkpoint"
 FORMAT_VERSION = 1
 MAX_STATE_BYTES = 1 << 20
-MAX_TENSOR_BYTES = 1 << 32
+MAX_TENSOR_BYTES = 1 << 28  # of one file: reading it takes three times as much
+MAX_TENSOR_HEADER = 1 << 20
+MAX_FILES = 8
+
+_STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})|\.step-(0|[1-9][0-9]{0,17})\.old")
+_LEFTOVER = re.compile(r"\.step-[0-9]+(\.[0-9a-f]{16})?\.(partial|pruned|old)")
+_FILE = re.compile(r"[a-z_]{1,40}\.safetensors")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError):
     """A checkpoint that cannot be trusted: missing, damaged, or of another format."""
 
 
 def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> Path:
     """Write ``{file stem: {name: tensor}}`` and ``state`` as ``folder``; complete, or not there at all."""
-    partial = folder.with_name(f".{folder.name}.partial")
     blobs = {
         f"{stem}.safetensors": save_tensors({name: tensor.contiguous() for name, tensor in content.items()})
         for stem, content in tensors.items()
     }
+    for name, blob in blobs.items():
+        if len(blob) > MAX_TENSOR_BYTES:
+            raise CheckpointError(
+                f"{folder / name} must have at most {MAX_TENSOR_BYTES} bytes, got {len(blob)}: "
+                "use a smaller network, or raise dtsn.checkpoint.MAX_TENSOR_BYTES in your program"
+            )
     digests = {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}
     blobs["state.json"] = _sealed(
         {"format": FORMAT, "format_version": FORMAT_VERSION, "files": digests, **state}
     )
     if _holds(folder, blobs["state.json"]):
         return folder
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = aside(folder, "partial")
     try:
-        partial.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
         for name, blob in blobs.items():
             write_durably(partial / name, blob)
         sync_folder(partial)
         _take_place(partial, folder)
-        sync_folder(folder.parent)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"cannot save {folder}: {error}; earlier checkpoints are untouched") from error
@@ -65,75 +81,118 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
 def _holds(folder: Path, sealed_state: bytes) -> bool:
     """Whether a sound checkpoint with this very state, and so with these very tensors, is there already."""
     try:
-        return _read(folder / "state.json", MAX_STATE_BYTES) == sealed_state and bool(verified_state(folder))
-    except CheckpointError:
+        return read_bounded(folder / "state.json", MAX_STATE_BYTES) == sealed_state and bool(
+            verified_state(folder)
+        )
+    except (CheckpointError, OSError):
         return False
 
 
 def _take_place(new: Path, folder: Path) -> None:
     """Rename ``new`` to ``folder``; one that is there already (a re-run of the step) goes once it is done."""
     old = folder.with_name(f".{folder.name}.old")
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)  # of a process that was killed here
+    if os.path.lexists(folder):
+        _remove(old)  # of a process that was killed here
         os.rename(folder, old)
     try:
         os.rename(new, folder)
     except OSError:
-        if old.exists():
+        if os.path.lexists(old):
             os.rename(old, folder)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    sync_folder(folder.parent)  # before the old one is deleted: a loss of power may undo what is not synced
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder with all it holds, or a link without what it leads to; failing does no harm."""
+    if path.is_symlink():
+        with contextlib.suppress(OSError):
+            path.unlink()
+    shutil.rmtree(path, ignore_errors=True)  # does not follow links
 
 
 def load_state(folder: Path) -> dict[str, Any]:
     """The ``state.json`` of a checkpoint, verified."""
     path = folder / "state.json"
-    blob = _read(path, MAX_STATE_BYTES)
     try:
-        state = json.loads(blob)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not readable JSON ({error}); use another checkpoint") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        state = read_json(path, MAX_STATE_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error}; use another checkpoint") from error
+    if state.get("format") != FORMAT:
         raise CheckpointError(f"{path} does not belong to a dtsn checkpoint")
     version = state.get("format_version")
-    if version != FORMAT_VERSION:
+    if type(version) is not int or version != FORMAT_VERSION:
         newer = isinstance(version, int) and version > FORMAT_VERSION
         remedy = "upgrade dtsn" if newer else "use the dtsn version that wrote it"
         raise CheckpointError(
-            f"{path} has format version {version!r}, this dtsn reads {FORMAT_VERSION}: {remedy}"
+            f"{path} has format version {brief(version)}, this dtsn reads {FORMAT_VERSION}: {remedy}"
         )
     seal = state.pop("sha256", None)
     try:
         sealed = seal == _digest(state)
     except RecursionError:  # shallow enough to be read, too deep to be hashed
         sealed = False
-    if not sealed or not isinstance(state.get("files"), dict):
+    if not sealed:
         raise CheckpointError(f"{path} is damaged (checksum differs); use another checkpoint")
+    if not _is_file_list(state.get("files")):
+        raise CheckpointError(
+            f"{path}: files must map 1 to {MAX_FILES} names like model.safetensors to checksums; "
+            "use another checkpoint"
+        )
     return state
+
+
+def _is_file_list(files: object) -> bool:
+    return (
+        isinstance(files, dict)
+        and 1 <= len(files) <= MAX_FILES
+        and all(
+            _FILE.fullmatch(name) and isinstance(digest, str) and _SHA256.fullmatch(digest)
+            for name, digest in files.items()
+        )
+    )
 
 
 def load_tensors_of(folder: Path, stem: str, state: dict[str, Any]) -> dict[str, Tensor]:
     """The tensors of one file of a checkpoint, verified against its ``state``."""
     path = folder / f"{stem}.safetensors"
-    blob = _read(path, MAX_TENSOR_BYTES)
+    try:
+        blob = read_bounded(path, MAX_TENSOR_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error}; use another checkpoint") from error
     if hashlib.sha256(blob).hexdigest() != state["files"].get(path.name):
         raise CheckpointError(f"{path} is damaged (checksum differs); use another checkpoint")
+    if len(blob) < 8 or struct.unpack("<Q", blob[:8])[0] > MAX_TENSOR_HEADER:
+        raise CheckpointError(f"{path} is not a safetensors file of at most {MAX_TENSOR_HEADER} header bytes")
     try:
         return load_tensors(blob)
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
 
 
-def _read(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file of bounded size: a pipe or a device could go on for ever."""
-    try:
-        if not path.is_file():
-            raise CheckpointError(f"{path} is missing or not a file; use another checkpoint")
-        if path.stat().st_size > limit:
-            raise CheckpointError(f"{path} is larger than {limit} bytes: not a dtsn checkpoint")
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
+def check_tensors(
+    expected: Mapping[str, Tensor], found: Mapping[str, Tensor], optional: str | None = None
+) -> None:
+    """Refuse tensors that are not those expected, by name, shape and type, or that are not finite.
+
+    Those whose names begin with ``optional`` may be missing. ``expected`` may be on the meta device, so that
+    nothing is allocated for what a file claims.
+    """
+    for name, tensor in found.items():
+        if name not in expected:
+            raise UserError(f"{name!r} must be absent, got {_kind(tensor)}")
+        if _kind(expected[name]) != _kind(tensor):
+            raise UserError(f"{name!r} must be {_kind(expected[name])}, got {_kind(tensor)}")
+        if not bool(tensor.isfinite().all()):
+            raise UserError(f"{name!r} must be finite, got NaN or infinity")
+    missing = [n for n in expected if n not in found and (optional is None or not n.startswith(optional))]
+    if missing:
+        raise UserError(f"{missing[0]!r} must be there, got nothing")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 def verified_state(folder: Path) -> dict[str, Any]:
@@ -145,9 +204,13 @@ def verified_state(folder: Path) -> dict[str, Any]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The ``step-N`` folders below ``folder``, oldest first."""
+    """The ``step-N`` folders below ``folder``, oldest first; links to elsewhere are none."""
     paths = [*folder.glob(".step-*.old"), *folder.glob("step-*")]  # the latter take the former's place
-    found = {int(match[1] or match[2]): path for path in paths if (match := _STEP.fullmatch(path.name))}
+    found = {
+        int(match[1] or match[2]): path
+        for path in paths
+        if (match := _STEP.fullmatch(path.name)) and not path.is_symlink()
+    }
     return [path for _, path in sorted(found.items())]
 
 
@@ -172,17 +235,18 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
 
     Damaged ones do not count, so the only sound one is never deleted. What was left half-written goes, too.
     """
+    if folder.is_symlink():
+        raise CheckpointError(f"{folder} must be a folder and not a link: remove the link")
     sound = _sound(folder)
     if sound:
         found, kept = checkpoints(folder), list(sound)[-keep:]
         for path in found[: found.index(kept[0])]:
             if path != _best(sound) and path.is_dir():
-                gone = folder / f".{path.name.strip('.')}.pruned"  # what is half deleted has another name
-                shutil.rmtree(gone, ignore_errors=True)
-                os.rename(path, gone)
-    leftovers = [path for end in ("partial", "pruned", "old") for path in folder.glob(f".step-*.{end}")]
-    for path in set(leftovers) - set(checkpoints(folder)):
-        shutil.rmtree(path, ignore_errors=True)
+                # What is half deleted has another name.
+                os.rename(path, aside(folder / path.name.strip(".").removesuffix(".old"), "pruned"))
+    leftovers = {path for path in folder.glob(".step-*") if _LEFTOVER.fullmatch(path.name)}
+    for path in leftovers - set(checkpoints(folder)):
+        _remove(path)
 
 
 def _sound(folder: Path) -> dict[Path, float | None]:
@@ -199,9 +263,6 @@ def _best(scores: dict[Path, float | None]) -> Path | None:
     return max(scored, key=lambda path: scored[path]) if scored else None
 
 
-# --- optimiser state and random numbers as named tensors ---------------------------------------------
-
-
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """An optimiser's per-parameter state as ``{"<parameter>.<name>": tensor}``."""
     state = optimizer.state_dict()["state"]
@@ -213,7 +274,21 @@ def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """The inverse of :func:`flatten_optimizer`; parameter groups keep their own settings."""
+    """The inverse of :func:`flatten_optimizer` for Adam and AdamW; groups keep their own settings.
+
+    A parameter that never had a gradient has no state; every other one has all of it, in its own shape.
+    """
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    expected: dict[str, Tensor] = {}
+    for index in {key.partition(".")[0] for key in tensors}:
+        if index not in map(str, range(len(weights))):
+            raise UserError(
+                f"the optimiser's state must be of parameters 0 to {len(weights) - 1}, got {index!r}"
+            )
+        moments = torch.empty_like(weights[int(index)], device="meta")
+        expected |= {f"{index}.exp_avg": moments, f"{index}.exp_avg_sq": moments}
+        expected[f"{index}.step"] = torch.empty((), device="meta")
+    check_tensors(expected, tensors)
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         index, name = key.split(".", 1)
@@ -221,7 +296,23 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-_STEP = re.compile(r"step-(0|[1-9][0-9]*)|\.step-(0|[1-9][0-9]*)\.old")
+def count_in(state: dict[str, Any], name: str, at_most: int) -> int:
+    """A field of a checkpoint's state that counts something."""
+    value = state.get(name)
+    if type(value) is not int or not 0 <= value <= at_most:
+        raise UserError(f"{name} must be a whole number from 0 to {at_most}, got {brief(value)}")
+    return value
+
+
+def shape_in(state: dict[str, Any], name: str, most_values: int) -> tuple[int, ...]:
+    """A field of a checkpoint's state that is a shape."""
+    value = state.get(name)
+    sizes = value if isinstance(value, list) and 1 <= len(value) <= 8 else [None]
+    if not all(type(n) is int and 1 <= n <= most_values for n in sizes) or math.prod(sizes) > most_values:
+        raise UserError(
+            f"{name} must be 1 to 8 sizes of at most {most_values} values in all, got {brief(value)}"
+        )
+    return tuple(sizes)
 
 
 def _digest(state: dict[str, Any]) -> str:
@@ -231,20 +322,3 @@ def _digest(state: dict[str, Any]) -> str:
 def _sealed(state: dict[str, Any]) -> bytes:
     state = json.loads(json.dumps(state))  # as it will be read back
     return json.dumps({**state, "sha256": _digest(state)}, indent=1, sort_keys=True).encode()
-
-
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The rows of a ``metrics.jsonl``, if there is one; a half-written last line is passed over."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
-
-
-def truncate_metrics(path: Path, step: int) -> None:
-    """Forget what was logged after a checkpoint's step: those steps will be made again."""
-    rows = [row for row in read_metrics(path) if row["step"] <= step]
-    replace_durably(path, "".join(json.dumps(row) + "\n" for row in rows).encode())

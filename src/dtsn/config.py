@@ -11,6 +11,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from dtsn.errors import UserError, UserTypeError, brief
 from dtsn.spelling import did_you_mean
 
 EncoderName = Literal["auto", "mlp", "grid", "maps", "paths", "nature", "impala_fast", "impala"]
@@ -23,22 +24,30 @@ ValueForm = Literal["additive", "joint"]
 Augmentation = Literal["none", "grid_symmetries"]
 PlannerName = Literal["one_step", "full", "best_first"]
 OnNan = Literal["stop", "skip"]
+TrackerName = Literal["none", "tensorboard", "wandb", "mlflow"]
+
+MAX_ITERATIONS = 10_000  # T: a file must not be able to ask for a search without end
+MAX_DEPTH = 100
 
 
 def check_types(config: Any) -> None:
     """Refuse a field whose value is of another type than its annotation; an int will do for a float."""
     for name, hint in typing.get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        allowed = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        kinds = [str if typing.get_origin(kind) is Literal else kind for kind in allowed]
+        value, field_name = getattr(config, name), f"{type(config).__name__}.{name}"
+        if typing.get_origin(hint) is Literal:
+            if value not in [choice for choice in get_args(hint) if type(choice) is type(value)]:
+                choices = ", ".join(get_args(hint))
+                raise UserError(f"{field_name} must be one of {choices}, got {brief(value)}")
+            continue
+        kinds = list(get_args(hint)) if isinstance(hint, types.UnionType) else [hint]
         if float in kinds:
             kinds.append(int)
         truth = isinstance(value, bool) and bool not in kinds  # an int to Python, a mistake here
         if truth or not isinstance(value, tuple(kinds)):
             names = " or ".join(dict.fromkeys(kind.__name__ for kind in kinds))
-            raise TypeError(f"{type(config).__name__}.{name} must be {names}, got {value!r}")
+            raise UserTypeError(f"{field_name} must be {names}, got {value!r}")
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise ValueError(f"{type(config).__name__}.{name} must fit 64 bits, got {value}")
+            raise UserError(f"{field_name} must fit 64 bits, got {value}")
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ SOLVERS = {
 
 @dataclass(frozen=True)
 class LossWeights:
-    """λ1 to λ4 of the final loss, the REINFORCE term's weight, and terms outside the paper; our recommendation."""
+    """λ1 to λ4 of the final loss, the REINFORCE term's weight, and terms outside the paper."""
 
     q: float = 0.1
     """λ1: squared error of the Q-value"""
@@ -90,7 +99,7 @@ class LossWeights:
         check_types(self)
         for name, weight in vars(self).items():
             if not 0 <= weight < float("inf"):
-                raise ValueError(f"loss weight {name} must be finite and not negative, got {weight}")
+                raise UserError(f"loss weight {name} must be finite and not negative, got {weight}")
 
 
 @dataclass(frozen=True)
@@ -126,18 +135,23 @@ class SolverConfig:
         check_types(self)
         if self.name not in SOLVERS:
             hint = did_you_mean(self.name, SOLVERS)
-            raise ValueError(f"unknown solver {self.name!r}, choose one of {', '.join(SOLVERS)}{hint}")
-        for name in ("iterations", "act_iterations", "depth"):
+            names = ", ".join(SOLVERS)
+            raise UserError(f"solver name must be one of {names}, got {brief(self.name)}{hint}")
+        for name, most in (
+            ("iterations", MAX_ITERATIONS),
+            ("act_iterations", MAX_ITERATIONS),
+            ("depth", MAX_DEPTH),
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.act_rule not in get_args(Rule):
-            raise ValueError(f"act_rule must be one of {', '.join(get_args(Rule))}, got {self.act_rule!r}")
+                raise UserError(f"{name} must be at least 1, got {value}")
+            if value is not None and value > most:
+                raise UserError(f"{name} must be at most {most}, got {value}")
         if not 1e-30 <= self.temperature < math.inf:
-            raise ValueError(f"temperature must be positive and finite, got {self.temperature}")
+            raise UserError(f"temperature must be positive and finite, got {self.temperature}")
         for name in ("epsilon", "discount", "target_decay"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+                raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -170,18 +184,9 @@ class NetworkConfig:
         check_types(self)
         for name in ("latent", "hidden"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.encoder not in get_args(EncoderName):
-            names = ", ".join(get_args(EncoderName))
-            raise ValueError(f"unknown encoder {self.encoder!r}, choose one of {names}")
-        if self.channels not in get_args(Channels):
-            raise ValueError(f"channels must be one of {get_args(Channels)}, got {self.channels!r}")
-        if self.precision not in get_args(Precision):
-            raise ValueError(f"precision must be one of {get_args(Precision)}, got {self.precision!r}")
-        if self.value not in get_args(ValueForm):
-            raise ValueError(f"value must be one of {get_args(ValueForm)}, got {self.value!r}")
+                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 < self.value_scale < math.inf:
-            raise ValueError(f"value_scale must be positive and finite, got {self.value_scale}")
+            raise UserError(f"value_scale must be positive and finite, got {self.value_scale}")
 
 
 @dataclass(frozen=True)
@@ -225,19 +230,15 @@ class TrainConfig:
         check_types(self)
         for name in ("steps", "batch_size", "checkpoint_every", "keep_checkpoints"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("learning_rate_warmup", "search_warmup", "search_ramp", "conservative_ramp", "seed"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.augment not in get_args(Augmentation):
-            raise ValueError(f"augment must be one of {get_args(Augmentation)}, got {self.augment!r}")
-        if self.on_nan not in get_args(OnNan):
-            raise ValueError(f"on_nan must be one of {get_args(OnNan)}, got {self.on_nan!r}")
+                raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("learning_rate", "gradient_clip"):
             if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+                raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
         if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay must be finite and not negative, got {self.weight_decay}")
+            raise UserError(f"weight_decay must be finite and not negative, got {self.weight_decay}")
 
 
 @dataclass(frozen=True)
@@ -305,28 +306,25 @@ class PPGConfig:
                      "policy_epochs", "value_epochs", "latent", "checkpoint_every",
                      "keep_checkpoints"):  # fmt: skip
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("num_levels", "auxiliary_epochs", "seed"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+                raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.batch % self.minibatches:
-            raise ValueError(
+            raise UserError(
                 f"minibatches must divide num_envs · rollout = {self.batch}, got {self.minibatches}"
             )
         for name in ("discount", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+                raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         for name in ("clone_weight", "entropy_weight", "clip"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
+                raise UserError(f"{name} must be finite and not negative, got {getattr(self, name)}")
         for name in ("learning_rate", "auxiliary_learning_rate"):
             if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+                raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
         if not self.gradient_clip > 0:
-            raise ValueError(f"gradient_clip must be positive, got {self.gradient_clip}")
-        for name, choices in (("encoder", get_args(FrameEncoder)), ("precision", get_args(Precision))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+            raise UserError(f"gradient_clip must be positive, got {self.gradient_clip}")
 
     @property
     def batch(self) -> int:

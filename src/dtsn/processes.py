@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dtsn.errors import UserError
+
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of malloc.h
 
 
@@ -21,7 +23,7 @@ def prepare(threads: int = 1) -> None:
     import torch
 
     if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
+        raise UserError(f"threads must be at least 1, got {threads}")
     torch.set_num_threads(threads)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

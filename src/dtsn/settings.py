@@ -8,6 +8,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from dtsn.errors import UserTypeError, brief
+
 Settings = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -26,14 +28,14 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def config_from_dict(cls: type[T], values: dict[str, Any]) -> T:
+def config_from_dict(cls: type[T], values: object) -> T:
     """A nested configuration dataclass from plain JSON; unknown fields are errors."""
     if not isinstance(values, dict):
-        raise TypeError(f"{cls.__name__} must be a JSON object, got {values!r}")
+        raise UserTypeError(f"{cls.__name__} must be a JSON object, got {brief(values)}")
     hints = typing.get_type_hints(cls)
     unknown = set(values) - set(hints)
     if unknown:
-        raise TypeError(f"{cls.__name__} has no field {sorted(unknown)[0]!r}")
+        raise UserTypeError(f"{cls.__name__} has no field {brief(sorted(unknown)[0])}")
     return cls(
         **{
             name: config_from_dict(hints[name], value) if dataclasses.is_dataclass(hints[name]) else value

@@ -1,54 +1,171 @@
-"""What is written stays written: durable files, and one process at a time in a folder."""
+"""What is written stays written: durable files, and one process at a time in a folder.
+
+Folders may be other people's. What is written there follows no link and has names that nobody can guess;
+what is read must be a regular file, since a pipe or a device could go on for ever.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import json
 import os
+import secrets
 import socket
+import stat
+import threading
+import time
+import weakref
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Any
+
+import numpy as np
+
+from dtsn.arrays import Array
+from dtsn.errors import UserError
+
+LOCK_BYTES = 1000  # of what a lock says
+HEARTBEAT = 30.0  # seconds between two signs of life of a lock
+STALE_AFTER = 600.0  # seconds without one, after which a lock of another host is stale
+
+
+class StorageError(UserError, OSError):
+    """A file or folder that cannot be used as it is: of another kind, a link, or too large."""
+
+
+class RunInUseError(UserError, OSError):
+    """Another process works in the run folder."""
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> io.FileIO:
+    """Open a regular file, unbuffered; anything else at its place is refused without waiting for it."""
+    try:
+        file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        kind = (
+            "not be a link" if flags & os.O_NOFOLLOW and path.is_symlink() else "be a file that can be opened"
+        )
+        raise StorageError(f"{path} must {kind}, got: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise StorageError(f"{path} must be a regular file")
+    return io.FileIO(file, {os.O_RDONLY: "r", os.O_WRONLY: "w", os.O_RDWR: "r+"}[flags & os.O_ACCMODE])
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Read a regular file of at most ``limit`` bytes."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise StorageError(f"{path} must have at most {limit} bytes, got {size}")
+        content = bytearray()
+        while len(content) <= limit and (more := file.read(limit + 1 - len(content))):
+            content += more
+    if len(content) > limit:
+        raise StorageError(f"{path} must have at most {limit} bytes, got more")
+    return bytes(content)
+
+
+def read_json(path: Path, limit: int) -> dict[str, Any]:
+    """Read a JSON object of at most ``limit`` bytes, without NaN and infinity, which JSON does not have."""
+    try:
+        found = json.loads(read_bounded(path, limit), parse_constant=_refuse_constant)
+    except (StorageError, FileNotFoundError):
+        raise
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"{path} must be readable JSON, got an error: {error}") from error
+    if not isinstance(found, dict):
+        raise StorageError(f"{path} must be a JSON object, got a {type(found).__name__}")
+    return found
+
+
+def read_array(path: Path, limit: int) -> Array:
+    """Read a plain array of numbers that ``numpy.save`` wrote, of at most ``limit`` bytes."""
+    stream = io.BytesIO(read_bounded(path, limit))
+    try:
+        version = np.lib.format.read_magic(stream)
+        first = version == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(stream)
+        if dtype.kind not in "biuf" or dtype.itemsize > 8:
+            raise ValueError(f"its type is {dtype}")
+        values = np.frombuffer(stream.read(), dtype)
+        return values.reshape(shape, order="F" if fortran else "C").copy()
+    except Exception as error:  # what is no array makes numpy raise nearly anything
+        raise StorageError(f"{path} must be an array of numbers by numpy.save, got {error}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def append_to(path: Path) -> io.FileIO:
+    """Open a file to add to its end; links are not followed."""
+    return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file and force it to the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a new file and force it to the disk; a file or link that is there already is an error."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(file, left) :]
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def replace_durably(path: Path, content: bytes) -> None:
     """Replace a file in one step: readers see the old content or the new, never a mixture."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = aside(path, "partial")
     try:
         write_durably(partial, content)
-        partial.replace(path)
+        os.replace(partial, path)
+        sync_folder(path.parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise OSError(f"cannot write {path}: {error}") from error
-    sync_folder(path.parent)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {path}: {error}") from error
+
+
+def aside(path: Path, ending: str) -> Path:
+    """A hidden name beside ``path`` that nobody can guess, for what is not to be seen yet or any more."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{ending}")
 
 
 def sync_folder(folder: Path) -> None:
     """Force a folder's entries to the disk: a rename is durable only then."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-class RunInUseError(OSError):
-    """Another process works in the run folder."""
+def real_folder(folder: Path) -> Path:
+    """Make a folder unless it is there; a link to one elsewhere is refused, lest we write there."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise StorageError(f"{folder} must be a folder and not a link: remove the link") from None
+    except OSError as error:
+        raise StorageError(f"cannot make {folder}: {error}") from error
+    return folder
 
 
 class RunLock:
     """Holds a run folder until it is released, or until the process ends, however it ends.
 
-    The system holds the lock, not the file's existence: the file that a killed process leaves behind is
-    stale, and whoever comes next takes it over. It says who holds the folder.
+    On one host the system holds the lock (``flock``), not the file's existence: the file that a killed
+    process leaves behind is stale, and whoever comes next takes it over. Shared folders do not always pass
+    locks on between hosts, so the file also says who holds it and is touched every ``HEARTBEAT`` seconds: one
+    of another host counts as held until ``STALE_AFTER`` seconds have passed without such a sign of life.
     """
 
     def __init__(self, run: Path) -> None:
@@ -58,27 +175,46 @@ class RunLock:
         said = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now})
         try:
             os.ftruncate(self._file.fileno(), 0)
-            os.write(self._file.fileno(), said.encode())
+            os.pwrite(self._file.fileno(), said.encode(), 0)
         except OSError as error:
-            self.release()
-            raise OSError(f"{run}: cannot be written ({error})") from error
+            self._give_up()
+            raise StorageError(f"{run}: cannot be written ({error})") from error
+        self._released = threading.Event()
+        arguments = (weakref.ref(self), self._released)
+        threading.Thread(target=_show_life, args=arguments, name="run lock", daemon=True).start()
 
     def release(self) -> None:
         """Let go of the folder; nothing is left in it."""
+        self._released.set()
+        self._give_up()
+
+    def _give_up(self) -> None:
         if not self._file.closed:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
             self._file.close()
 
-    def _acquire(self) -> TextIO:
+    def touch(self) -> None:
+        """Give a sign of life, for those on other hosts."""
+        with contextlib.suppress(OSError, ValueError):  # closed in between
+            os.utime(self._file.fileno())
+
+    def _acquire(self) -> io.FileIO:
         while True:
-            file = self.path.open("a+")
+            file = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._is_at_path(file):
+                found = os.fstat(file.fileno())
+                if found.st_nlink > 1:
+                    raise StorageError(f"{self.path} must not have other names (hard links): remove it")
+                if self._is_at_path(found):
+                    self._refuse_other_host(file, found)
                     return file
             except BlockingIOError:
+                holder = _who(_said(file))
+                file.close()
                 raise RunInUseError(
-                    f"{self.path.parent} is in use by {_holder(file)}: "
+                    f"{self.path.parent} is in use by {holder}: "
                     "wait for it, stop it, or use another run folder"
                 ) from None
             except BaseException:
@@ -86,18 +222,42 @@ class RunLock:
                 raise
             file.close()  # whoever held it removed it after we opened it: try the new one
 
-    def _is_at_path(self, file: TextIO) -> bool:
+    def _is_at_path(self, found: os.stat_result) -> bool:
         try:
-            return os.path.samestat(os.fstat(file.fileno()), self.path.stat())
+            return os.path.samestat(found, self.path.lstat())
         except FileNotFoundError:
             return False
 
+    def _refuse_other_host(self, file: io.FileIO, found: os.stat_result) -> None:
+        said = _said(file)
+        silent = time.time() - found.st_mtime
+        if said.get("host", socket.gethostname()) != socket.gethostname() and silent < STALE_AFTER:
+            raise RunInUseError(
+                f"{self.path.parent} is in use by {_who(said)}, seen {silent:.0f} s ago: "
+                f"wait {STALE_AFTER - silent:.0f} s if it was killed, stop it, or use another run folder"
+            )
 
-def _holder(file: TextIO) -> str:
-    with file:
-        file.seek(0)
-        try:
-            said = json.loads(file.read(1000))
-            return f"process {int(said['pid'])} on {said['host']} since {said['since']}"
-        except (ValueError, TypeError, KeyError):  # it has not yet said so
-            return "another process"
+
+def _show_life(lock: weakref.ref[RunLock], released: threading.Event) -> None:
+    """Touch a lock until it is released or forgotten."""
+    while not released.wait(HEARTBEAT):
+        held = lock()
+        if held is None:
+            return
+        held.touch()
+        del held
+
+
+def _said(file: io.FileIO) -> dict[str, Any]:
+    """What a lock says of its holder; nothing where it says nothing sensible."""
+    try:
+        said = json.loads(os.pread(file.fileno(), LOCK_BYTES, 0))
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _who(said: dict[str, Any]) -> str:
+    if not {"pid", "host", "since"} <= said.keys():
+        return "another process"
+    return f"process {said['pid']} on {said['host']} since {said['since']}"

@@ -507,8 +507,8 @@ def growth(quick: bool) -> Iterator[Row]:
 
 def pipeline(quick: bool) -> Iterator[Row]:
     """Environment steps, and loading data against training on it."""
-    from dtsn.data.dataset import Dataset, grid_symmetries
-    from dtsn.envs.navigation import NavigationVectorEnv
+    from dtsn.data.reader import Dataset
+    from dtsn.envs.navigation import NavigationVectorEnv, grid_symmetries
     from dtsn.experts.collect import collect_navigation
     from dtsn.training.trainer import Trainer
 

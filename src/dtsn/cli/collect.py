@@ -18,7 +18,7 @@ def collect_navigation(
     out: Path = DATA,
     episodes: int = 1000,
     exits: Literal[1, 2] = 2,
-    exit_layout: Layout = "independent",
+    exit_layout: Layout = "opposite",
     discount: float = 1.0,
     seed: int = 0,
     overwrite: bool = False,

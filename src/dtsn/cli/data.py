@@ -21,7 +21,8 @@ def data_info(file: tyro.conf.Positional[Path] = DATA) -> None:
     Args:
         file: a data set made by dtsn collect or dtsn data import.
     """
-    from dtsn.data.dataset import PLAIN_ARRAYS, Dataset
+    from dtsn.data.format import PLAIN_ARRAYS
+    from dtsn.data.reader import Dataset
 
     if file == DATA and not file.exists():
         raise UserError(f"{file}: no such file; dtsn collect makes it")
@@ -54,7 +55,7 @@ def data_export(file: tyro.conf.Positional[Path] = DATA, name: tyro.conf.Positio
         name: of the Minari data set, which must not exist.
     """
     from dtsn.data import Dataset
-    from dtsn.data.exchange import export_minari
+    from dtsn.data.minari import export_minari
 
     with Dataset(file) as dataset:
         export_minari(dataset, name)
@@ -78,7 +79,7 @@ def data_import(
         discount: γ of the returns-to-go; the paper does not discount.
         overwrite: replace an existing file.
     """
-    from dtsn.data.exchange import import_minari
+    from dtsn.data.minari import import_minari
 
     import_minari(name, out, discount=discount, overwrite=overwrite)
     done(wrote(out), f"dtsn data info {out}")
@@ -106,7 +107,7 @@ def data_import_dgrl(
         discount: γ of the returns-to-go; the paper does not discount.
         overwrite: replace an existing file.
     """
-    from dtsn.data.exchange import import_dgrl
+    from dtsn.data.dgrl import import_dgrl
     from dtsn.envs.procgen import ProcgenOptions
 
     options = ProcgenOptions(game, mode)

@@ -20,7 +20,7 @@ from dtsn.pretrained import shipped
 from dtsn.processes import prepare
 
 LEVELS = 50
-EXPECTED = {"dtsn": 45, "qnet": 45}  # of LEVELS two-exit test levels: far below what they solve
+EXPECTED = {"dtsn": 45, "qnet": 30}  # of LEVELS two-exit test levels: far below what they solve
 
 # As installed metadata has them: rich<16,>=14 or minari[hdf5]>=0.5.3; extra == "minari"
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*(?:;.*extra == [\"'](\w+)[\"'])?")
@@ -112,7 +112,7 @@ def _shipped(name: str, device: str) -> Finding:
     from dtsn.envs.navigation import NavigationOptions
     from dtsn.evaluation.levels import first_levels
     from dtsn.evaluation.navigation import evaluate_navigation
-    from dtsn.training.trainer import load_solver
+    from dtsn.training.loading import load_solver
 
     try:
         solver = load_solver(shipped(name), device)

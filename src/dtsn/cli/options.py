@@ -22,7 +22,7 @@ RESULTS = REPORT / "results"  # raw rows
 
 def load(run: Path | None, device: str, **changes: Any) -> Solver:
     """Load the solver of a run, or the shipped D-TSN; settings that are None stay as trained."""
-    from dtsn.training.trainer import load_solver
+    from dtsn.training.loading import load_solver
 
     given = {name: value for name, value in changes.items() if value is not None}
     return load_solver(run or shipped("dtsn"), pick_device(device), **given)

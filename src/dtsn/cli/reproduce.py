@@ -13,6 +13,7 @@ from dtsn.cli.options import REPORT, RESULTS, at_least_one, pick_device
 from dtsn.cli.terminal import console, done, progress, stopped
 from dtsn.errors import UserError
 from dtsn.reproduce.navigation.plan import Campaign
+from dtsn.reproduce.online.run import OnlineCampaign
 from dtsn.reproduce.procgen.run import ProcgenCampaign
 
 NAVIGATION_CAMPAIGN = Campaign(results=RESULTS / "navigation")
@@ -89,6 +90,34 @@ def reproduce_procgen(
         f"wrote {campaign.results}",
         f"dtsn report --results {campaign.results.parent} --budget {campaign.budget}",
     )
+
+
+def reproduce_online(
+    campaign: Annotated[OnlineCampaign, tyro.conf.arg(name="")] = OnlineCampaign(),  # noqa: B008 (frozen)
+    jobs: int = 2,
+    out: Path = Path("report/online.md"),
+) -> None:
+    """Learn online by D-TSN, TreeQN and a plain DQN at equal environment steps. Stop and go on at any time.
+
+    Example: dtsn reproduce online --tasks cartpole --seeds 5
+
+    Args:
+        campaign: what to run and where to put it.
+        jobs: single-threaded runs side by side; at most one per core pays.
+        out: Markdown page to write; its picture goes to figures/ beside it.
+    """
+    import dtsn.integrations.sb3  # noqa: F401 (an error now rather than in every run)
+    from dtsn.reproduce.jobs import LocalProcesses
+    from dtsn.reproduce.online.report import build_online_report
+    from dtsn.reproduce.online.run import run_campaign
+
+    at_least_one(jobs=jobs)
+    waiting = [cell for cell in campaign.cells() if not campaign.path(cell).exists()]
+    console().print(f"{len(waiting)} of {len(campaign.cells())} runs to do; logs in {campaign.runs}")
+    ends = run_campaign(campaign, LocalProcesses(jobs), command_line())
+    report_ends("runs", len(waiting), ((" ".join(map(str, cell)), end) for cell, end in ends))
+    written = build_online_report(campaign.results, out)
+    done(f"wrote {', '.join(map(str, written))}", f"open {out}")
 
 
 def command_line() -> str:

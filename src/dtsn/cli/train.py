@@ -13,7 +13,7 @@ from dtsn.cli.arguments import Command
 from dtsn.cli.collect import collect_navigation
 from dtsn.cli.options import DATA, Device, pick_device
 from dtsn.cli.terminal import console, done, progress, stopped
-from dtsn.config import PPG_CPU, NetworkConfig, PPGConfig, SolverConfig, TrainConfig
+from dtsn.config import PPG_CPU, NetworkConfig, PPGConfig, SolverConfig, TrackerName, TrainConfig
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.errors import UserError
 from dtsn.processes import prepare
@@ -39,6 +39,7 @@ def _command(preset: TrainConfig, default_data: Path, about: str, example: str) 
         run: Path | None = None,
         resume: bool = False,
         validate_levels: int = 0,
+        track: TrackerName = "none",
         device: Device = "auto",
         threads: int = 1,
     ) -> None:
@@ -47,13 +48,13 @@ def _command(preset: TrainConfig, default_data: Path, about: str, example: str) 
         if run is None:
             prefix = "" if preset is NAVIGATION else f"{data.stem}-"
             run = Path("runs") / f"{prefix}{config.solver.name}-{config.seed}"
-        env_id = fit(config, data, run, resume, validate_levels, device, threads)
+        env_id = fit(config, data, run, resume, validate_levels, track, device, threads)
         known = env_id in ("dtsn/Navigation-v0", "dtsn/Procgen-v0")
         done(f"wrote {run}", f"dtsn eval {run}" if known else f'dtsn.load_solver("{run}") in Python')
 
     train.__doc__ = f"""{about}
 
-    The run folder holds config.json, metrics.jsonl, TensorBoard events and checkpoints. Ctrl-C and SIGTERM
+    The run folder holds config.json, metrics.jsonl and checkpoints. Ctrl-C and SIGTERM
     save a checkpoint. --resume continues from the newest one and ends bitwise where an uninterrupted run
     would; with more --steps it prolongs the run.
 
@@ -67,6 +68,7 @@ def _command(preset: TrainConfig, default_data: Path, about: str, example: str) 
         resume: continue the run in the folder; give the same settings again.
         validate_levels: number of validation levels to play at each checkpoint, to keep the best one
             (Navigation); 0: none.
+        track: where metrics go besides metrics.jsonl: tensorboard, wandb or mlflow (extras of that name).
         device: where to run; auto takes CUDA where there is one.
         threads: CPU threads; small networks are fastest with one.
     """
@@ -125,6 +127,7 @@ def fit(
     run: Path,
     resume: bool,
     validate_levels: int,
+    track: TrackerName,
     device: str,
     threads: int,
 ) -> str:
@@ -138,10 +141,10 @@ def fit(
         if dataset.header["env_id"] == "dtsn/Procgen-v0" and config.network.encoder in ("grid", "paths"):
             raise UserError(f"{data} holds frames of Procgen: use dtsn train {data}")
         chosen = pick_device(device)
-        trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, chosen)
+        trainer = Trainer(config, dataset.observation, dataset.num_actions, chosen)
         console().print(f"{config.solver.name} on {data} ({len(dataset)} transitions), {chosen}, into {run}")
         validate = navigation_score(dataset.header, validate_levels) if validate_levels else None
-        steps = train_run(run, trainer, dataset, resume=resume, validate=validate)
+        steps = train_run(run, trainer, dataset, resume=resume, validate=validate, track=track)
         shown = dict.fromkeys(("loss", "q", "cql", "transition", "reward"), ".3f")
         with progress(f"training {config.solver.name}") as update:
             try:
@@ -240,7 +243,7 @@ def export(
         run: run folder or checkpoint.
         out: folder to write.
     """
-    from dtsn.training.trainer import export_solver
+    from dtsn.training.loading import export_solver
 
     export_solver(run, out)
     done(f"wrote {out}", f"dtsn eval {out}")

@@ -1,5 +1,7 @@
 """Offline data sets: one checksummed HDF5 file, read in batches; Minari and gen_dgrl in and out."""
 
-from dtsn.data.dataset import Dataset, DatasetError, DatasetWriter, Episode
+from dtsn.data.format import DatasetError, Episode, ObservationSpec
+from dtsn.data.reader import Dataset
+from dtsn.data.writer import DatasetWriter
 
-__all__ = ["Dataset", "DatasetError", "DatasetWriter", "Episode"]
+__all__ = ["Dataset", "DatasetError", "DatasetWriter", "Episode", "ObservationSpec"]

@@ -6,6 +6,7 @@ whole batches of levels; `NavigationVectorEnv` adds episodes to them, and `Navig
 Cells are (row, column); rows grow to the south, columns to the east. Shapes: L levels on an H×W grid.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike
 
-from dtsn.arrays import Bools, Bytes, Float64s, Ints
+from dtsn.arrays import Array, Bools, Bytes, Float64s, Ints
+from dtsn.errors import UserError
 from dtsn.randomness import hashed_integers
 
 ACTION_NAMES = ("E", "S", "W", "N")
@@ -41,21 +43,21 @@ class NavigationOptions:
     """
 
     exits: int = 2
-    exit_layout: str = "independent"
+    exit_layout: str = "opposite"
     size: int = 20
-    hall: tuple[int, int] = (7, 12)
+    hall: tuple[int, int] = (8, 11)
     max_steps: int = 200
 
     def __post_init__(self) -> None:
         if self.exits not in (1, 2):
-            raise ValueError(f"exits must be 1 or 2, got {self.exits!r}")
+            raise UserError(f"exits must be 1 or 2, got {self.exits!r}")
         if self.exit_layout not in EXIT_LAYOUTS:
-            raise ValueError(f"exit_layout must be one of {EXIT_LAYOUTS}, got {self.exit_layout!r}")
+            raise UserError(f"exit_layout must be one of {EXIT_LAYOUTS}, got {self.exit_layout!r}")
         if self.max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, got {self.max_steps!r}")
+            raise UserError(f"max_steps must be at least 1, got {self.max_steps!r}")
         # A free border around the hall keeps every goal reachable from every exit.
         if len(self.hall) != 2 or not 1 <= self.hall[0] <= self.hall[1] - 2 <= self.size - 4:
-            raise ValueError(
+            raise UserError(
                 f"hall must be (first, last) with 1 <= first, first + 2 <= last and last <= size - 2 "
                 f"for size={self.size!r}, got {self.hall!r}"
             )
@@ -84,9 +86,9 @@ def make_levels(seeds: ArrayLike, options: NavigationOptions | None = None) -> L
     options = options or NavigationOptions()
     seeds = np.asarray(seeds)
     if seeds.ndim != 1 or not np.issubdtype(seeds.dtype, np.integer):
-        raise ValueError(f"seeds must be a 1-d array of integers, got {seeds.dtype} of shape {seeds.shape}")
+        raise UserError(f"seeds must be a 1-d array of integers, got {seeds.dtype} of shape {seeds.shape}")
     if np.any(seeds < 0):
-        raise ValueError(f"seeds must not be negative, got {seeds.min()}")
+        raise UserError(f"seeds must not be negative, got {seeds.min()}")
     seeds = seeds.astype(np.int64)
 
     first, last = options.hall
@@ -139,11 +141,11 @@ def step(walls: Bools, goal: Ints, robot: Ints, actions: ArrayLike) -> tuple[Int
     """
     actions = np.asarray(actions)
     if actions.shape != (len(walls),) or not np.issubdtype(actions.dtype, np.integer):
-        raise ValueError(
+        raise UserError(
             f"actions must be integers of shape ({len(walls)},), got {actions.dtype} of shape {actions.shape}"
         )
     if np.any((actions < 0) | (actions >= len(MOVES))):
-        raise ValueError(f"actions must be in 0 .. {len(MOVES) - 1}, got {actions}")
+        raise UserError(f"actions must be in 0 .. {len(MOVES) - 1}, got {actions}")
     target = robot + MOVES[actions]
     cell = np.clip(target, 0, np.array(walls.shape[1:]) - 1)
     off_grid = (cell != target).any(axis=1)
@@ -156,10 +158,29 @@ def step(walls: Bools, goal: Ints, robot: Ints, actions: ArrayLike) -> tuple[Int
 FLOOR, WALL, GOAL, ROBOT = (246, 245, 240), (54, 60, 72), (46, 160, 90), (40, 104, 200)
 
 
+def grid_symmetries(arrays: dict[str, Array], rng: np.random.Generator) -> dict[str, Array]:
+    """Turn and mirror each sample of a batch at random; a `transform` for `Dataset.batches`.
+
+    For square grids seen from above, observations [B, C, H, H], with `MOVES` as actions: one of the square's
+    8 symmetries moves both frames and the action together.
+    """
+    frames = {name: np.empty_like(arrays[name]) for name in ("observation", "next_observation")}
+    action = np.empty_like(arrays["action"])
+    symmetry = rng.integers(8, size=len(action))
+    for mirror, turns in itertools.product((False, True), range(4)):
+        chosen = np.flatnonzero(symmetry == 4 * mirror + turns)
+        for name, turned in frames.items():
+            grid = arrays[name][chosen]
+            turned[chosen] = np.rot90(grid[..., ::-1] if mirror else grid, -turns, axes=(-2, -1))  # clockwise
+        east_to_west = 2 - arrays["action"][chosen] if mirror else arrays["action"][chosen]
+        action[chosen] = (east_to_west + turns) % 4  # `MOVES` go clockwise, too
+    return {**arrays, **frames, "action": action}
+
+
 def render_rgb(walls: Bools, goal: Ints, robot: Ints, cell: int = 16) -> Bytes:
     """Picture of one level, [H * cell, W * cell, 3], from walls [H, W], goal [2] and robot [2]."""
     if cell < 4:
-        raise ValueError(f"cell must be at least 4 pixels for the shapes to show, got {cell!r}")
+        raise UserError(f"cell must be at least 4 pixels for the shapes to show, got {cell!r}")
     colours = np.array([FLOOR, WALL], dtype=np.uint8)[walls.astype(np.int64)]  # [H, W, 3]
     image = colours.repeat(cell, axis=0).repeat(cell, axis=1)
     for line in (image[::cell], image[:, ::cell]):
@@ -206,9 +227,9 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         if num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, got {num_envs!r}")
+            raise UserError(f"num_envs must be at least 1, got {num_envs!r}")
         if split not in SPLITS:
-            raise ValueError(f"split must be one of {tuple(SPLITS)}, got {split!r}")
+            raise UserError(f"split must be one of {tuple(SPLITS)}, got {split!r}")
         if render_mode not in (None, *RENDER_MODES):
             raise ValueError(f"render_mode must be None or one of {RENDER_MODES}, got {render_mode!r}")
         if not math.isfinite(collision_reward):
@@ -241,7 +262,7 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
         if levels is None:
             levels = self._draw_levels(everywhere)
         elif np.shape(levels) != (self.num_envs,):
-            raise ValueError(f"levels must be of shape ({self.num_envs},), got shape {np.shape(levels)}")
+            raise UserError(f"levels must be of shape ({self.num_envs},), got shape {np.shape(levels)}")
         self._start(everywhere, levels)
         return self._observation(), {"level": self._level.copy(), "_level": everywhere}
 
@@ -280,7 +301,7 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
         elif isinstance(seed, int | np.integer):
             seed = [int(seed) + slot for slot in range(self.num_envs)]
         if len(seed) != self.num_envs:
-            raise ValueError(f"seed must be an int or a list of {self.num_envs}, got {len(seed)} seeds")
+            raise UserError(f"seed must be an int or a list of {self.num_envs}, got {len(seed)} seeds")
         self._generators = [
             self._generators[slot] if self._generators and own is None else seeding.np_random(own)[0]
             for slot, own in enumerate(seed)
@@ -352,7 +373,7 @@ class NavigationEnv(gym.Env):  # type: ignore[misc]
 def _option(options: dict[str, Any] | None, name: str) -> Any:
     """The one reset option there is, or None; a misspelt one must not be silently ignored."""
     if unknown := set(options or {}) - {name}:
-        raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is {name!r}")
+        raise UserError(f"reset options must be {name!r} alone, got {sorted(unknown)}")
     return (options or {}).get(name)
 
 

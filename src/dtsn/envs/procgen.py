@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dtsn.arrays import Bools, Bytes, Float32s, Ints
+from dtsn.errors import UserError
 from dtsn.spelling import did_you_mean
 
 NUM_ACTIONS = 15
@@ -85,9 +86,9 @@ class ProcgenOptions:
     def __post_init__(self) -> None:
         if self.game not in GAMES:
             hint = did_you_mean(self.game, GAMES)
-            raise ValueError(f"unknown game {self.game!r}, choose one of {', '.join(GAMES)}{hint}")
+            raise UserError(f"game must be one of {', '.join(GAMES)}, got {self.game!r}{hint}")
         if self.mode not in GAMES[self.game]:
-            raise ValueError(
+            raise UserError(
                 f"{self.game} has no mode {self.mode!r}, choose one of {', '.join(GAMES[self.game])}"
             )
 
@@ -100,10 +101,10 @@ class ProcgenOptions:
 def split_range(split: str, num_levels: int = 0) -> tuple[int, int]:
     """The level seeds first … end of a split, or of its first `num_levels` (0: all of them)."""
     if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
+        raise UserError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     first, end = SPLITS[split]
     if not 0 <= num_levels <= end - first:
-        raise ValueError(f"num_levels is {num_levels}; choose from 1 to {end - first}, or 0 for all levels")
+        raise UserError(f"num_levels must be 1 to {end - first}, or 0 for all levels, got {num_levels}")
     return first, first + num_levels if num_levels else end
 
 
@@ -137,9 +138,9 @@ class ProcgenPool:
     ) -> None:
         for name, value in (("num_envs", num_envs), ("threads", threads), ("action_repeat", action_repeat)):
             if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+                raise UserError(f"{name} must be at least 1, got {value}")
         if seed < 0:
-            raise ValueError(f"seed is {seed}; it must not be negative")
+            raise UserError(f"seed must not be negative, got {seed}")
         first, end = split_range(split, num_levels)
         # EnvPool seeds slot i by seed + i: mixed, lest neighbouring seeds share most of their levels.
         mixed = int(np.random.SeedSequence(seed).generate_state(1)[0]) >> 2
@@ -226,7 +227,7 @@ def play_levels(
     beyond that, the youngest episodes are dropped and begun again later.
     """
     if at_once < 1 or max_frames < 1:
-        raise ValueError(f"at_once is {at_once} and max_frames is {max_frames}; both must be at least 1")
+        raise UserError(f"at_once and max_frames must be at least 1, got {at_once} and {max_frames}")
     waiting, dropped = iter(levels), deque[tuple[int, int]]()
     playing: list[_Play] = []
     held = 0
@@ -265,7 +266,7 @@ def play_levels(
 
 def _begin(options: ProcgenOptions, number: int, level: int) -> _Play:
     if not 0 <= level < LEVELS_END:
-        raise ValueError(f"level is {level}; a level is an integer from 0 to {LEVELS_END - 1}")
+        raise UserError(f"level must be an integer from 0 to {LEVELS_END - 1}, got {level}")
     game = _make_pool(options, level, 1, num_envs=1, seed=0, threads=1)
     return _Play(number, level, game, game.reset()[0])
 
@@ -295,7 +296,7 @@ class ProcgenEnv(gym.Env):  # type: ignore[misc]
         self, game: str = "coinrun", mode: str = "easy", split: str = "train", render_mode: str | None = None
     ) -> None:
         if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+            raise UserError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
         self.options, self.render_mode = ProcgenOptions(game, mode), render_mode
         self._range = split_range(split)
         self.observation_space = gym.spaces.Box(0, 255, FRAME_SHAPE, np.uint8)

@@ -14,21 +14,24 @@ import numpy as np
 
 from dtsn.arrays import Bytes, Ints
 from dtsn.config import Keep
-from dtsn.data.dataset import Dataset, DatasetError, DatasetWriter, Episode
+from dtsn.data.format import DatasetError, Episode
+from dtsn.data.reader import Dataset
+from dtsn.data.writer import DatasetWriter
 from dtsn.envs.navigation import MOVES, SPLITS, NavigationOptions, make_levels, observe, step
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, Policy, ProcgenOptions, play_levels, split_range
+from dtsn.errors import UserError
 from dtsn.experts.behaviour import BehaviourPolicy
 from dtsn.experts.value_iteration import expert_actions, optimal_q, optimal_values
 from dtsn.randomness import hashed_integers, hashed_uniforms
-from dtsn.storage import RunLock, replace_durably
+from dtsn.storage import RunLock, append_to, read_bounded, real_folder, replace_durably
 
-Progress = Callable[
-    ..., None
-]  # called with (episodes done, episodes in all), and a text if there is one to show
+# Called with (episodes done, episodes in all), and a text if there is one to show.
+Progress = Callable[..., None]
 
 LEVELS_AT_ONCE = 256
 GAMES_AT_ONCE = 64
-HOPELESS = 500  # failures before the first success
+MAX_REQUEST_BYTES, MAX_REJECTED_BYTES = 2**20, 2**26
+MAX_INITIAL_FAILURES = 500  # before the first success
 
 
 def collect_navigation(
@@ -45,12 +48,12 @@ def collect_navigation(
     """Write shortest ways through `episodes` different levels of a split; the seed draws levels and ways."""
     options = options or NavigationOptions()
     if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
+        raise UserError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     first, end = SPLITS[split]
     if not 1 <= episodes <= end - first:
-        raise ValueError(f"episodes is {episodes}; choose from 1 to the {end - first} levels of {split}")
+        raise UserError(f"episodes must be 1 to the {end - first} levels of {split}, got {episodes}")
     if seed < 0:
-        raise ValueError(f"seed is {seed}; it must not be negative")
+        raise UserError(f"seed must not be negative, got {seed}")
 
     rng = np.random.default_rng(seed)
     seeds = _drawn_levels(rng, split, episodes)
@@ -60,13 +63,14 @@ def collect_navigation(
         env_options=asdict(options),
         num_actions=len(MOVES),
         observation_shape=(3, options.size, options.size),
+        observation_high=1,
         discount=discount,
         provenance={"policy": "value iteration", "split": split, "seed": seed},
         overwrite=overwrite,
     ) as writer:
         for done in range(0, episodes, LEVELS_AT_ONCE):
             for episode in play_navigation(seeds[done : done + LEVELS_AT_ONCE], options, rng):
-                writer.add_episode(*episode)
+                writer.add_episode(episode)
             if progress is not None:
                 progress(min(done + LEVELS_AT_ONCE, episodes), episodes)
     return writer.path
@@ -136,11 +140,11 @@ def collect_procgen(
     """
     path = Path(path)
     if episodes < 1:
-        raise ValueError(f"episodes is {episodes}; it must be at least 1")
+        raise UserError(f"episodes must be at least 1, got {episodes}")
     if seed < 0:
-        raise ValueError(f"seed is {seed}; it must not be negative")
+        raise UserError(f"seed must not be negative, got {seed}")
     if keep not in ("successful", "all"):
-        raise ValueError(f"keep is {keep!r}; choose successful or all")
+        raise UserError(f"keep must be successful or all, got {keep!r}")
     split_range("train", num_levels)
     if expert is not None and expert.options != options:
         theirs, ours = (f"{x.game} ({x.mode})" for x in (expert.options, options))
@@ -160,16 +164,14 @@ def collect_procgen(
             "seed": seed,
         },
     }
-    writer = DatasetWriter(
-        path, **header, overwrite=overwrite
-    )  # refuses what cannot be written, before playing
+    writer = DatasetWriter(path, **header, overwrite=overwrite)  # refuses bad settings, before playing
     parts = _Parts(path.with_name(f".{path.name}.parts"), header)
     try:
         _play_procgen(parts, options, expert, episodes, keep, num_levels, seed, progress)
         with writer:
             for written, file in enumerate(parts.kept_files()[:episodes], 1):
                 with Dataset(file) as part:
-                    writer.add_episode(*part.episode(0))
+                    writer.add_episode(part.episode(0))
                 if progress is not None:
                     progress(written, episodes, "writing")
     finally:
@@ -213,10 +215,10 @@ def _play_procgen(
         else:
             parts.reject(played.number)
         ended = len(parts.kept) + len(parts.rejected)
-        if not parts.kept and ended >= HOPELESS:
-            raise ValueError(
+        if not parts.kept and ended >= MAX_INITIAL_FAILURES:
+            raise UserError(
                 f"none of the first {ended} episodes of {options.game} ({options.mode}) was successful: "
-                "train the expert for longer, or keep all episodes (--keep all)"
+                'train the expert for longer, or keep all episodes (keep="all")'
             )
         if progress is not None:
             rate = f"kept {len(parts.kept) / ended:.0%} of {ended}"
@@ -239,8 +241,8 @@ class _Parts:
         self.folder, self._header = folder, header
         self._request = folder / "request.json"
         self._failures = folder / "rejected.txt"
-        folder.mkdir(parents=True, exist_ok=True)
-        self.lock = RunLock(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        self.lock = RunLock(real_folder(folder))
         try:
             self._resume()
         except BaseException:
@@ -251,14 +253,18 @@ class _Parts:
         request = json.dumps(self._header, sort_keys=True, indent=1)
         if not self._request.exists():
             replace_durably(self._request, request.encode())
-        elif self._request.read_text() != request:
+        elif read_bounded(self._request, MAX_REQUEST_BYTES) != request.encode():
             raise DatasetError(
                 f"{self.folder} holds the beginning of a collection with other settings: "
                 "use the same settings, or delete that folder to start anew"
             )
         self.kept = {int(file.stem.removeprefix("episode-")) for file in self.kept_files()}
-        lines = self._failures.read_text().split("\n")[:-1] if self._failures.exists() else []
-        self.rejected = {int(line) for line in lines if line.isdigit()} - self.kept
+        lines = (
+            read_bounded(self._failures, MAX_REJECTED_BYTES).split(b"\n")
+            if self._failures.exists()
+            else [b""]
+        )
+        self.rejected = {int(line) for line in lines[:-1] if line.isdigit() and len(line) < 18} - self.kept
         for leftover in self.folder.glob(".episode-*.tmp"):  # of a process that was killed
             leftover.unlink()
 
@@ -268,10 +274,10 @@ class _Parts:
 
     def add(self, number: int, episode: Episode) -> None:
         with DatasetWriter(self.folder / f"episode-{number:09d}.h5", **self._header) as writer:
-            writer.add_episode(*episode)
+            writer.add_episode(episode)
         self.kept.add(number)
 
     def reject(self, number: int) -> None:
-        with self._failures.open("a") as file:
-            file.write(f"{number}\n")
+        with append_to(self._failures) as file:
+            file.write(f"{number}\n".encode())
         self.rejected.add(number)

@@ -12,7 +12,6 @@ checkpoint, starts new episodes, and its first auxiliary phase has only the fram
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections import deque
@@ -32,11 +31,12 @@ from dtsn.arrays import Bytes, Ints
 from dtsn.checkpoint import CheckpointError
 from dtsn.config import NetworkConfig, PPGConfig
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, Policy, ProcgenOptions, ProcgenPool, split_range
+from dtsn.errors import UserError, brief
 from dtsn.experts.behaviour import ExpertKind
 from dtsn.models.build import make_encoder
 from dtsn.randomness import hashed_uniforms
-from dtsn.settings import plain
-from dtsn.storage import RunLock, replace_durably
+from dtsn.settings import config_from_dict, plain
+from dtsn.training.runs import NoRunError, RunFolder, checkpoint_of
 
 REWARD_LIMIT = 10.0  # largest normalised reward
 RECENT = 100  # episodes that the reported return and success rate are means of
@@ -310,6 +310,10 @@ class PhasicPolicyGradient:
             "reward_scale": [self.scale.count, float(self.scale.mean), float(self.scale.squares)],
         }
 
+    def snapshot(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """What a checkpoint of the last whole iteration holds: tensors by file, and the state."""
+        return self._tensors, self._state
+
     def save(self, folder: Path) -> Path:
         """Write a checkpoint of the last whole iteration below ``folder``."""
         return checkpoint.save_checkpoint(folder / f"step-{self._state['step']}", self._tensors, self._state)
@@ -325,15 +329,20 @@ class PhasicPolicyGradient:
                     f"{path} was trained with {item.name} = {other}, not {ours}: "
                     "use the same settings or a new run folder"
                 )
-        if "auxiliary_optimizer.safetensors" not in state["files"]:
-            raise CheckpointError(
-                f"{path} is of an earlier dtsn, with one optimiser for both phases: use a new run folder"
-            )
-        _load_weights(self.network, path, state)
-        for name, optimizer in self.optimizers.items():
-            checkpoint.restore_optimizer(optimizer, checkpoint.load_tensors_of(path, name, state))
-        self.iteration = int(state["iteration"])
-        self.scale.count, self.scale.mean, self.scale.squares = state["reward_scale"]
+        scale = state.get("reward_scale")
+        try:
+            iteration = checkpoint.count_in(state, "iteration", 2**62)
+            if not isinstance(scale, list) or [type(x) for x in scale] != [int, float, float]:
+                raise UserError(f"reward_scale must be a count and two numbers, got {brief(scale)}")
+            _load_weights(self.network, path, state)
+            for name, optimizer in self.optimizers.items():
+                checkpoint.restore_optimizer(optimizer, checkpoint.load_tensors_of(path, name, state))
+        except CheckpointError:
+            raise
+        except (UserError, RuntimeError) as error:
+            raise _misfit(path, error) from error
+        self.iteration = iteration
+        self.scale.count, self.scale.mean, self.scale.squares = scale
         self._remember()
 
 
@@ -345,50 +354,34 @@ def train_expert(
     Closing the generator, as Ctrl-C does, saves a checkpoint.
     """
     learner = PhasicPolicyGradient(config, device)  # refuses bad settings before anything is written
-    if resume and not (run / "config.json").exists():
-        raise FileNotFoundError(f"{run} holds no run to resume: correct the folder or leave out --resume")
-    run.mkdir(parents=True, exist_ok=True)
-    lock = RunLock(run)
+    folder = RunFolder(run).open(resume)
     try:
-        _open_run(run, learner, resume)
+        newest = folder.newest()
+        if resume and newest is None:
+            raise NoRunError(f"{run} has no checkpoint to go on from: correct the folder, or start a new run")
+        if newest is not None:
+            learner.restore(newest)
+        folder.start(dataclasses.asdict(config), learner.step)
     except BaseException:
-        lock.release()
+        folder.close()
         raise
-    return _logged(learner, run, lock)
+    return _logged(learner, folder)
 
 
-def _open_run(run: Path, learner: PhasicPolicyGradient, resume: bool) -> None:
-    latest = checkpoint.latest_checkpoint(run / "checkpoints")
-    if latest is not None and not resume:
-        raise FileExistsError(f"{run} already has a training run: use --resume or another folder")
-    if resume and latest is None:
-        raise FileNotFoundError(
-            f"{run} has no checkpoint to go on from: check the folder or leave out --resume"
-        )
-    if latest is not None:
-        learner.restore(latest)
-    checkpoint.truncate_metrics(run / "metrics.jsonl", learner.step)
-    described = plain({"dtsn": dtsn.__version__, **dataclasses.asdict(learner.config)})
-    replace_durably(run / "config.json", json.dumps(described, indent=1).encode())
-
-
-def _logged(learner: PhasicPolicyGradient, run: Path, lock: RunLock) -> Iterator[dict[str, float]]:
-    config, folder = learner.config, run / "checkpoints"
-    with (run / "metrics.jsonl").open("a") as log:
+def _logged(learner: PhasicPolicyGradient, folder: RunFolder) -> Iterator[dict[str, float]]:
+    config = learner.config
+    with folder:
         try:
             for metrics in learner.run():
-                log.write(json.dumps(metrics) + "\n")
-                log.flush()
+                folder.log(metrics)
                 if learner.iteration % config.checkpoint_every == 0 or learner.iteration == config.iterations:
-                    learner.save(folder)
-                    checkpoint.prune_checkpoints(folder, config.keep_checkpoints)
+                    folder.save(*learner.snapshot())
+                    folder.prune(config.keep_checkpoints)
                 yield metrics
         except (GeneratorExit, KeyboardInterrupt):
             if learner.iteration:
-                learner.save(folder)
+                folder.save(*learner.snapshot())
             raise
-        finally:
-            lock.release()
 
 
 class Expert:
@@ -434,17 +427,22 @@ class Expert:
 
 def load_expert(folder: str | Path, device: str = "cpu") -> Expert:
     """A trained policy from a checkpoint or a run folder (its newest checkpoint)."""
-    path: Path | None = Path(folder)
-    assert path is not None
-    if not (path / "state.json").exists():
-        path = checkpoint.latest_checkpoint(path / "checkpoints")
-    if path is None:
-        raise CheckpointError(f"{folder} is neither a checkpoint nor a run folder with one")
+    path = checkpoint_of(Path(folder))
     state = checkpoint.load_state(path)
     config = _config_of(path, state)
+    try:
+        step = checkpoint.count_in(state, "step", 2**62)
+        with torch.device("meta"):  # takes no memory: a checkpoint may claim more than it holds
+            expected = ActorCritic(config)
+        tensors = checkpoint.load_tensors_of(path, "model", state)
+        checkpoint.check_tensors(expected.state_dict(), tensors)
+    except CheckpointError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        raise _misfit(path, error) from error
     network = ActorCritic(config)
-    _load_weights(network, path, state)
-    return Expert(network, config, int(state["step"]), state["files"]["model.safetensors"], device)
+    network.load_state_dict(tensors)
+    return Expert(network, config, step, state["files"]["model.safetensors"], device)
 
 
 def export_expert(run: Path, out: Path) -> Path:
@@ -460,18 +458,20 @@ def export_expert(run: Path, out: Path) -> Path:
 
 
 def _load_weights(network: ActorCritic, path: Path, state: dict[str, Any]) -> None:
-    try:
-        network.load_state_dict(checkpoint.load_tensors_of(path, "model", state))
-    except RuntimeError as error:
-        raise CheckpointError(f"{path} does not fit this dtsn version: {error}") from error
+    tensors = checkpoint.load_tensors_of(path, "model", state)
+    checkpoint.check_tensors(network.state_dict(), tensors)
+    network.load_state_dict(tensors)
+
+
+def _misfit(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path} does not hold an expert of this dtsn version: {error}")
 
 
 def _config_of(path: Path, state: dict[str, Any]) -> PPGConfig:
     if state.get("kind") != "ppg":
-        raise CheckpointError(f"{path} is not an expert's checkpoint: give a run of dtsn expert")
+        raise CheckpointError(f"{path} must be an expert's checkpoint: give a run of PPG")
     try:
         values = state["config"] | {"gradient_clip": float(state["config"]["gradient_clip"])}
-        # An earlier dtsn had one learning rate for both phases.
-        return PPGConfig(**{"auxiliary_learning_rate": values["learning_rate"]} | values)
+        return config_from_dict(PPGConfig, values)
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} does not hold an expert of this dtsn version: {error}") from error
+        raise _misfit(path, error) from error

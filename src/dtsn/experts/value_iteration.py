@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dtsn.arrays import Bools, Float32s, Ints
 from dtsn.envs.navigation import MOVES, Levels
+from dtsn.errors import UserError
 
 # Levels solved together; few enough that their values stay in cache and extra memory is small.
 CHUNK = 256
@@ -19,11 +20,9 @@ def optimal_values(walls: Bools, goal: Ints) -> Float32s:
     From walls [L, H, W] and goal [L, 2].
     """
     if walls.ndim != 3 or goal.shape != (len(walls), 2):
-        raise ValueError(
-            f"walls must be [L, H, W] and goal [L, 2], got shapes {walls.shape} and {goal.shape}"
-        )
+        raise UserError(f"walls must be [L, H, W] and goal [L, 2], got shapes {walls.shape} and {goal.shape}")
     if np.any(walled := walls[np.arange(len(walls)), goal[:, 0], goal[:, 1]]):
-        raise ValueError(
+        raise UserError(
             f"goal must be on free cells, got walls at the goals of levels {np.flatnonzero(walled)}"
         )
     values = np.empty(walls.shape, dtype=np.float32)
@@ -57,7 +56,7 @@ def _iterate(walls: Bools, goal: Ints) -> Float32s:
 def optimal_q(values: Float32s, robot: Ints) -> Float32s:
     """Q of every action, [L, 4], from values [L, H, W] and robot [L, 2]; −inf for collisions."""
     if values.ndim != 3 or robot.shape != (len(values), 2):
-        raise ValueError(f"values must be [L, H, W] and robot [L, 2], got {values.shape} and {robot.shape}")
+        raise UserError(f"values must be [L, H, W] and robot [L, 2], got {values.shape} and {robot.shape}")
     target = robot[:, None] + MOVES  # [L, 4, 2]
     cell = np.clip(target, 0, np.array(values.shape[1:]) - 1)
     off_grid = (cell != target).any(axis=-1)
@@ -68,12 +67,12 @@ def optimal_q(values: Float32s, robot: Ints) -> Float32s:
 def expert_actions(q: Float32s, uniforms: NDArray[np.floating]) -> Ints:
     """An optimal action of every level, [L], from q [L, 4]; uniforms [L] in [0, 1) choose among ties."""
     if q.ndim != 2 or uniforms.shape != (len(q),):
-        raise ValueError(f"q must be [L, 4] and uniforms [L], got shapes {q.shape} and {uniforms.shape}")
+        raise UserError(f"q must be [L, 4] and uniforms [L], got shapes {q.shape} and {uniforms.shape}")
     if not np.all((uniforms >= 0) & (uniforms < 1)):
-        raise ValueError(f"uniforms must be in [0, 1), got {uniforms.min()} .. {uniforms.max()}")
+        raise UserError(f"uniforms must be in [0, 1), got {uniforms.min()} .. {uniforms.max()}")
     best = q.max(axis=1, keepdims=True)
     if np.any(lost := np.isneginf(best[:, 0])):
-        raise ValueError(f"q has no finite action in levels {np.flatnonzero(lost)}: the goal is out of reach")
+        raise UserError(f"q has no finite action in levels {np.flatnonzero(lost)}: the goal is out of reach")
     optimal = q == best  # [L, 4]
     rank = np.floor(uniforms * optimal.sum(axis=1))  # which of the optimal actions, [L]
     chosen: Ints = np.argmax(np.cumsum(optimal, axis=1) > rank[:, None], axis=1)
@@ -85,5 +84,5 @@ def optimal_steps(levels: Levels) -> Ints:
     values = optimal_values(levels.walls, levels.goal)
     values = values[np.arange(len(levels)), levels.robot[:, 0], levels.robot[:, 1]]
     if np.any(lost := np.isneginf(values)):
-        raise ValueError(f"levels has unreachable goals, at seeds {levels.seeds[lost]}")
+        raise UserError(f"levels has unreachable goals, at seeds {levels.seeds[lost]}")
     return -values.astype(np.int64)

@@ -150,7 +150,7 @@ class _Finder:
         return node, onward_leaf.gather(2, node)
 
     def worth(self, block: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """What leaves and aliases are worth and the last resort ``[B, t, n]``; the best worth ``[B, t, A]``."""
+        """What leaves and aliases are worth, the last resort ``[B, t, n]``, the best worth ``[B, t, A]``."""
         _, worth, last_resort = self._worth(block)
         return worth, last_resort, self._best_below(worth)[0]
 

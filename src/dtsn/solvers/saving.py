@@ -1,6 +1,6 @@
 """Solvers as folders: weights (safetensors), configuration and spaces (JSON), and a model card.
 
-The format is that of checkpoints, so a solver is also read from a checkpoint of a training run.
+The format is that of checkpoints.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 import dtsn
-from dtsn.checkpoint import CheckpointError, load_state, load_tensors_of, save_checkpoint
+from dtsn.checkpoint import CheckpointError, check_tensors, load_state, load_tensors_of, save_checkpoint
 from dtsn.config import NetworkConfig, SolverConfig
+from dtsn.errors import UserError, brief
 from dtsn.models.spaces import parts
 from dtsn.settings import config_from_dict
 from dtsn.storage import replace_durably
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
     from dtsn.solvers.solver import Solver
 
 TARGET = "target_encoder."  # only training needs these parameters
-MAX_VALUES = 1 << 24  # in an observation of a folder that is to be believed
+MAX_VALUES = 1 << 22  # in an observation of a folder that is to be believed
+MAX_ACTIONS = 1 << 12
+BOX_DTYPES = [
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "float32", "float64"),
+]
 S = TypeVar("S", bound=torch.nn.Module)
 
 
@@ -75,11 +81,14 @@ def save_solver(solver: Solver, folder: Path) -> Path:
 
 
 def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
-    """What a folder of :func:`save_solver`, or a checkpoint of a training run, says and holds."""
+    """What a folder of :func:`save_solver` says and holds."""
     state = load_state(folder)
+    if "observation_space" not in state:
+        raise CheckpointError(f"{folder} is a checkpoint of a training run: use load_solver")
     try:
         config = state["config"]
         if "observation_space" in state:
+            _check_size(state["observation_space"])
             space = space_from_json(state["observation_space"])
         else:
             space = spaces.Box(-np.inf, np.inf, _checked_shape(state["observation_shape"]), np.float32)
@@ -88,14 +97,14 @@ def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
             solver=config_from_dict(SolverConfig, config["solver"]),
             network=config_from_dict(NetworkConfig, config["network"]),
             observation_space=space,
-            num_actions=_checked_count("num_actions", state["num_actions"]),
+            num_actions=_checked_count("num_actions", state["num_actions"], MAX_ACTIONS),
             environment=state.get("environment"),
             tensors=load_tensors_of(folder, "model", state),
             own_encoder=bool(state.get("own_encoder", False)),
         )
     except CheckpointError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise CheckpointError(f"{folder} does not hold a solver of this dtsn version: {error}") from error
     if saved.own_encoder != own_encoder:
         kind, remedy = "dtsn's", "leave out encoder="
@@ -110,9 +119,9 @@ def with_weights(make: Callable[[], S], saved: SavedSolver) -> S:
     try:
         if not saved.own_encoder:
             with torch.device("meta"):  # takes no memory: a folder may claim more than it holds
-                _check_tensors(make().state_dict(), saved.tensors)
+                check_tensors(make().state_dict(), saved.tensors, optional=TARGET)
         solver = make()
-        _check_tensors(solver.state_dict(), saved.tensors)
+        check_tensors(solver.state_dict(), saved.tensors, optional=TARGET)
         solver.load_state_dict(saved.tensors, strict=False)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
@@ -122,14 +131,13 @@ def with_weights(make: Callable[[], S], saved: SavedSolver) -> S:
 
 
 def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
-    """Refuse tensors that are not those of a solver; the target's may be missing."""
-    for name, tensor in found.items():
-        if name not in expected or expected[name].shape != tensor.shape:
-            shape = list(expected[name].shape) if name in expected else "absent"
-            raise ValueError(f"{name} is {list(tensor.shape)} where {shape} is expected")
-    missing = [name for name in expected if name not in found and not name.startswith(TARGET)]
-    if missing:
-        raise ValueError(f"{missing[0]} is missing")
+    """Refuse tensors that are not those of a solver, in any precision; the target's may be missing."""
+    kinds = {name: tensor.dtype for name, tensor in expected.items() if tensor.is_floating_point()}
+    cast = {
+        name: tensor.to(kinds[name]) if name in kinds and tensor.is_floating_point() else tensor
+        for name, tensor in found.items()
+    }
+    check_tensors(expected, cast, optional=TARGET)
 
 
 def model_card(solver: Solver) -> str:
@@ -186,6 +194,10 @@ def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
     """The inverse of :func:`space_to_json`."""
     match said["type"]:
         case "Box":
+            if said["dtype"] not in BOX_DTYPES:
+                raise UserError(
+                    f"observation dtype must be one of {', '.join(BOX_DTYPES)}, got {brief(said['dtype'])}"
+                )
             shape, dtype = _checked_shape(said["shape"]), np.dtype(said["dtype"]).type
             low, high = (np.asarray(_unbound(said[name]), np.float64) for name in ("low", "high"))
             return spaces.Box(
@@ -206,6 +218,24 @@ def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
             raise ValueError(f"unknown observation space {other!r}")
 
 
+def _check_size(said: Any) -> None:
+    """Refuse a space of more values than an observation may have, before anything is made of it."""
+    values, waiting = 0, [said]
+    while waiting:
+        part = waiting.pop()
+        if "spaces" in part:
+            waiting += [inner for _, inner in part["spaces"]]
+        elif part["type"] in ("Box", "MultiBinary"):
+            values += math.prod(_checked_shape(part["shape"]))
+        elif part["type"] == "Discrete":
+            values += _checked_count("n", part["n"])
+        else:
+            nvec = np.asarray(part["nvec"], np.int64)
+            values += int(nvec.clip(0, MAX_VALUES).sum())
+        if values > MAX_VALUES:
+            raise UserError(f"an observation must have at most {MAX_VALUES} values, got more")
+
+
 def _bound(values: np.ndarray) -> Any:
     """A bound as one number if it is the same everywhere; infinity, which JSON does not have, as text."""
     values = values.astype(np.float64)
@@ -219,14 +249,18 @@ def _unbound(said: Any) -> Any:
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
-    if not isinstance(shape, list) or not all(type(side) is int and side >= 0 for side in shape):
-        raise ValueError(f"observation shape must be a list of sizes, got {shape!r}")
-    if len(shape) > 8 or math.prod(shape) > MAX_VALUES:
-        raise ValueError(f"observation shape {shape} is beyond {MAX_VALUES} values")
-    return tuple(shape)
+    sizes = shape if isinstance(shape, list) and len(shape) <= 8 else [None]
+    if (
+        not all(type(side) is int and 0 <= side <= MAX_VALUES for side in sizes)
+        or math.prod(sizes) > MAX_VALUES
+    ):
+        raise UserError(
+            f"observation shape must be at most 8 sizes of {MAX_VALUES} values in all, got {brief(shape)}"
+        )
+    return tuple(sizes)
 
 
-def _checked_count(name: str, value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} must be a positive int, got {value!r}")
+def _checked_count(name: str, value: Any, most: int = MAX_VALUES) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise UserError(f"{name} must be a whole number from 1 to {most}, got {brief(value)}")
     return value

@@ -120,7 +120,7 @@ class Solver(nn.Module):
         encoder: nn.Module | None = None,
         **search: Any,
     ) -> Solver:
-        """Read a solver from a folder of :meth:`save` or from a checkpoint, ready to act.
+        """Read a solver from a folder of :meth:`save`, ready to act.
 
         ``encoder`` is a module of the class that the solver was made with, if that was your own; its weights
         are read. ``search`` overrides fields of the :class:`SolverConfig`, e.g. ``act_iterations=50``.
@@ -302,6 +302,8 @@ class Solver(nn.Module):
             terms["transition"] = losses.transition_loss(
                 predicted, self._target(batch.next_observation, lead)
             )
+            if batch.next_valid is not None:  # what no environment showed is nothing to learn
+                terms["transition"] = terms["transition"].where(batch.next_valid, 0.0)
         if "reward" in self.kind.losses:
             terms["reward"] = losses.reward_loss(tree.root_rewards, batch.action, batch.reward)
         if "expansion" in self.kind.losses and weights.expansion:
@@ -402,6 +404,9 @@ class Solver(nn.Module):
             tensor = getattr(batch, name)
             if tensor.shape != (size,):
                 raise ValueError(f"batch.{name} must have shape [{size}], got {list(tensor.shape)}")
+        valid = batch.next_valid
+        if valid is not None and (valid.shape != (size,) or valid.dtype != torch.bool):
+            raise ValueError(f"batch.next_valid must be bool [{size}], got {valid.dtype} {list(valid.shape)}")
         if batch.action.dtype != torch.int64:
             raise ValueError(f"batch.action must be int64, got {batch.action.dtype}")
         low, high = (int(x) for x in batch.action.aminmax())

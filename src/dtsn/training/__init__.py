@@ -1,6 +1,8 @@
 """Training: the loop, run folders, and checkpoints that survive."""
 
 from dtsn.checkpoint import CheckpointError
-from dtsn.training.trainer import Trainer, load_solver, train_run
+from dtsn.training.loading import load_solver
+from dtsn.training.runs import RunFolder
+from dtsn.training.trainer import Trainer, train_run
 
-__all__ = ["CheckpointError", "Trainer", "load_solver", "train_run"]
+__all__ = ["CheckpointError", "RunFolder", "Trainer", "load_solver", "train_run"]

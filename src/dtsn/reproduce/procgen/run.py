@@ -150,7 +150,7 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
     from dtsn.evaluation.procgen import GAMES_AT_ONCE, evaluate_procgen, solver_policy
     from dtsn.evaluation.rows import write_rows
     from dtsn.experts.collect import random_policy
-    from dtsn.training.trainer import load_solver
+    from dtsn.training.loading import load_solver
 
     prepare()
     budget = campaign.numbers
@@ -200,11 +200,11 @@ def behaviour_policy(campaign: ProcgenCampaign, game: str) -> BehaviourPolicy:
 
 def train_expert(campaign: ProcgenCampaign, game: str) -> Path:
     """Train the behaviour policy of a game, or go on with it, in the run folder that is returned."""
-    from dtsn.checkpoint import latest_checkpoint
     from dtsn.experts import ppg
+    from dtsn.training.runs import RunFolder
 
     run = campaign.runs / campaign.budget / game / "expert"
-    begun = latest_checkpoint(run / "checkpoints") is not None
+    begun = RunFolder(run).newest() is not None
     config = campaign.numbers.expert_of(game)
     for _ in ppg.train_expert(run, config, resume=begun, device=campaign.device):
         pass
@@ -213,8 +213,8 @@ def train_expert(campaign: ProcgenCampaign, game: str) -> Path:
 
 def write_curve(campaign: ProcgenCampaign, game: str) -> None:
     """The behaviour policy's learning curve: return and success of its last 100 episodes at every step."""
-    from dtsn.checkpoint import read_metrics
     from dtsn.storage import replace_durably
+    from dtsn.training.runs import read_metrics
 
     rows = read_metrics(campaign.metrics_path(game))
     lines = [f"{row['step']},{row['return']:.4f},{row['success']:.4f}" for row in rows if "return" in row]
@@ -242,7 +242,7 @@ def collect(campaign: ProcgenCampaign, game: str) -> None:
 
 def train_solver(campaign: ProcgenCampaign, game: str, variant: str, seed: int) -> None:
     """Train a solver on a game's data set, or go on with it."""
-    from dtsn.data.dataset import Dataset
+    from dtsn.data.reader import Dataset
     from dtsn.training.trainer import Trainer, has_run, train_run
 
     run = campaign.runs / campaign.budget / game / variant / f"seed-{seed}"
@@ -251,7 +251,7 @@ def train_solver(campaign: ProcgenCampaign, game: str, variant: str, seed: int) 
         if found != (game, campaign.numbers.mode):
             raise ValueError(f"{dataset.path} is of {found[0]} ({found[1]}), not {game}: move it away")
         config = campaign.numbers.config(variant, seed)
-        trainer = Trainer(config, dataset.observation_shape, dataset.num_actions, campaign.device)
+        trainer = Trainer(config, dataset.observation, dataset.num_actions, campaign.device)
         for _ in train_run(run, trainer, dataset, resume=has_run(run)):
             pass
 

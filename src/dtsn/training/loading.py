@@ -1,0 +1,139 @@
+"""Solvers out of settings and out of checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from dtsn import checkpoint
+from dtsn.checkpoint import CheckpointError
+from dtsn.config import SOLVERS, SolverConfig, TrainConfig
+from dtsn.data.format import MAX_ACTIONS, MAX_FRAME_VALUES, ObservationSpec
+from dtsn.errors import UserError
+from dtsn.settings import config_from_dict
+from dtsn.solvers.solver import Solver
+from dtsn.training.runs import RunExistsError, RunFolder, checkpoint_of
+
+TARGET = "target_encoder."  # only training needs these parameters
+MAX_LEAVES = 1 << 20  # of a full tree
+
+
+def make_solver(
+    config: TrainConfig, observation: ObservationSpec | tuple[int, ...], num_actions: int
+) -> Solver:
+    """Make a fresh solver.
+
+    Args:
+        config: of the run; its seed is that of the weights.
+        observation: what observations look like (``Dataset.observation``). A bare shape ``[...]`` will do
+            where ``config.network.encoder`` is named: ``auto`` needs the bounds to tell maps from frames.
+        num_actions: A.
+    """
+    if isinstance(observation, ObservationSpec):
+        space = observation.space()
+    elif config.network.encoder == "auto" and len(observation) == 3:
+        raise UserError(
+            "network.encoder must be named (grid, paths, nature, impala_fast or impala) for observations of "
+            f"shape {observation} whose bounds are unknown, got 'auto'"
+        )
+    else:
+        space = gymnasium.spaces.Box(-np.inf, np.inf, observation, np.float32)
+    check_tree(config.solver, num_actions)
+    return Solver.create(
+        config.solver,
+        space,
+        gymnasium.spaces.Discrete(num_actions),
+        network=config.network,
+        seed=config.seed,
+    )
+
+
+def check_tree(config: SolverConfig, num_actions: int) -> None:
+    """Refuse a full tree that no machine can hold."""
+    kind = SOLVERS[config.name]
+    full = "full" in (kind.training_planner, kind.acting_planner)
+    if full and num_actions**config.depth > MAX_LEAVES:
+        raise UserError(
+            f"depth must make a full tree of at most {MAX_LEAVES} leaves with {num_actions} actions, "
+            f"got {config.depth}"
+        )
+
+
+def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solver:
+    """Load a trained solver, ready to act.
+
+    Args:
+        folder: a checkpoint, an exported or saved solver, or a run folder (its newest checkpoint).
+        device: where its parameters go.
+        search: overrides fields of its :class:`SolverConfig`, e.g. ``act_iterations=50``.
+
+    Returns:
+        A solver in ``eval()`` mode.
+    """
+    run = RunFolder.of(folder)
+    folder = checkpoint_of(Path(folder))
+    state = checkpoint.load_state(folder)
+    if "observation_space" in state:
+        return Solver.load(folder, device=device, **search)
+    try:
+        config = config_from_dict(TrainConfig, state.get("config"))
+    except UserError as error:
+        raise _misfit(folder, error) from error
+    config = dataclasses.replace(config, solver=_overridden(config.solver, search))
+    tensors = checkpoint.load_tensors_of(folder, "model", state)
+    try:
+        observation = observation_in(state)
+        num_actions = checkpoint.count_in(state, "num_actions", MAX_ACTIONS)
+        with torch.device("meta"):  # takes no memory: a checkpoint may claim more than it holds
+            expected = make_solver(config, observation, num_actions).state_dict()
+        checkpoint.check_tensors(expected, tensors, optional=TARGET)
+        solver = make_solver(config, observation, num_actions)
+        solver.load_state_dict(tensors, strict=False)
+    except (ValueError, RuntimeError) as error:
+        raise _misfit(folder, error) from error
+    environment = run.environment()
+    solver.environment = None if environment is None else environment.id
+    return solver.to(device).eval()
+
+
+def _overridden(config: SolverConfig, search: dict[str, Any]) -> SolverConfig:
+    unknown = set(search) - {field.name for field in dataclasses.fields(SolverConfig)}
+    if unknown:
+        raise UserError(f"search settings must be fields of SolverConfig, got {sorted(unknown)[0]!r}")
+    return dataclasses.replace(config, **search)
+
+
+def _misfit(folder: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{folder} does not hold a solver of this dtsn version: {error}")
+
+
+def describe_observation(observation: ObservationSpec | tuple[int, ...]) -> dict[str, Any]:
+    """What a checkpoint's state says of observations; of a bare shape, that alone."""
+    if isinstance(observation, ObservationSpec):
+        return {"observation_shape": list(observation.shape), "observation": observation.to_json()}
+    return {"observation_shape": list(observation)}
+
+
+def observation_in(state: dict[str, Any]) -> ObservationSpec | tuple[int, ...]:
+    """The inverse of :func:`describe_observation`."""
+    shape = checkpoint.shape_in(state, "observation_shape", MAX_FRAME_VALUES)
+    if "observation" not in state:
+        return shape
+    return ObservationSpec.from_json(shape, state["observation"])
+
+
+def export_solver(run: Path, out: Path) -> Path:
+    """Write the solver of a run alone: what it takes to act, not to go on training."""
+    if out.exists():
+        raise RunExistsError(f"{out} already exists: choose another folder")
+    folder = checkpoint_of(run)
+    state = checkpoint.load_state(folder)
+    model = checkpoint.load_tensors_of(folder, "model", state)
+    acting = {name: tensor for name, tensor in model.items() if not name.startswith(TARGET)}
+    kept = {name: value for name, value in state.items() if name not in ("format", "format_version", "files")}
+    return checkpoint.save_checkpoint(out, {"model": acting}, kept)

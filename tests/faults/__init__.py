@@ -1,0 +1,1 @@
+"""Break it on purpose, many times: the tests behind docs/reliability.md."""
