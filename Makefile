@@ -2,35 +2,55 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
+export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo test test-slow test-lowest torture soak check clean
+.PHONY: demo test lint types check docs wheel test-slow test-lowest torture soak report bench clean
 
 demo: .venv/core
 	$(BIN)/dtsn demo
 
-test: check
+test: lint types check
 
-check: .venv/dev
+lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: .venv/dev
 	$(BIN)/mypy
+
+check: .venv/dev
 	$(BIN)/pytest -n 2 -m "not slow"
 
 test-slow: .venv/dev
 	$(BIN)/pytest -m slow
 
-# What docs/reliability.md tells of; `.venv/bin/python -m tests.faults NAME ...` runs some of it.
+# The site, in site/; `.venv/bin/mkdocs serve` shows it while you write.
+docs: .venv/dev
+	$(BIN)/mkdocs build --strict --quiet
+
+wheel: .venv/dev
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+# What docs/reliability.md reports; `.venv/bin/python -m tests.faults NAME ...` runs some of it.
 torture: .venv/dev
 	$(BIN)/python -m tests.faults
 
 soak: .venv/dev
 	$(BIN)/python -m tests.faults soak
 
+# The pages and figures of this repository, from its own rows.
+report: .venv/core
+	$(BIN)/dtsn report --results results --out docs/results.md
+	$(BIN)/python tools/readme_table.py
+
+bench: .venv/core
+	$(BIN)/dtsn bench --out results/bench.json --page docs/performance.md
+
 # The tests with the lower ends of the dependency ranges. KEEP=torch leaves torch to its range: its lower end
 # is a download of gigabytes where pip finds no build for the CPU alone.
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install --quiet --editable . $$($(PYTHON) tests/lowest.py $(KEEP))
+	.venv-lowest/bin/python -m pip install --quiet --editable . $$($(PYTHON) tools/lowest.py $(KEEP))
 	.venv-lowest/bin/python -m pytest -m "not slow"
 
 .venv/bin/python:
@@ -46,4 +66,4 @@ test-lowest:
 	touch $@ .venv/core
 
 clean:
-	rm -rf .venv .venv-lowest .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .pytest_cache .mypy_cache .ruff_cache site dist

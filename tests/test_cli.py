@@ -19,16 +19,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dtsn import processes
+import dtsn as package
 from dtsn.checkpoint import latest_checkpoint
 from dtsn.cli import main as cli
+from dtsn.cli.arguments import Group
 from dtsn.cli.doctor import packages
 from dtsn.data import Dataset
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
 from dtsn.evaluation.navigation import trace_navigation
 from dtsn.evaluation.rows import ProcgenRow, write_rows
-from dtsn.inspection.document import read_search
+from dtsn.inspection import read_search
 from dtsn.pretrained import shipped
+from dtsn.reproduce import jobs
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
 from dtsn.training.loading import load_solver
 from dtsn.training.runs import read_metrics
@@ -75,7 +77,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     out = dtsn(folder, "collect", "navigation", "--episodes", "20", "--out", "data.h5")
     assert "wrote data.h5" in out
-    assert "next: dtsn train --data data.h5" in out
+    assert "next: dtsn train data.h5" in out
     return folder
 
 
@@ -103,7 +105,13 @@ def inside(
             ended = exit.code
         printed = capsys.readouterr()
         assert ended == code, printed
-        return printed.err if code == 2 else printed.out + printed.err if code == 130 else printed.out
+        return (
+            printed.err
+            if code in (1, 2) and printed.err
+            else printed.out + printed.err
+            if code == 130
+            else printed.out
+        )
 
     return call
 
@@ -111,7 +119,19 @@ def inside(
 # --- help --------------------------------------------------------------------------------------------
 
 
-EVERY_COMMAND = [*cli.COMMANDS, *(f"data {name}" for name in cli.DATA_COMMANDS)]
+def leaves() -> dict[str, Callable[..., None]]:
+    """Every command by what one types, those of groups with the name of the sub-command."""
+    found: dict[str, Callable[..., None]] = {}
+    for section in cli.COMMANDS.values():
+        for name, entry in section.items():
+            if isinstance(entry, Group):
+                found |= {f"{name} {word}": command for word, command in entry.commands.items()}
+            else:
+                found[name] = entry
+    return found
+
+
+EVERY_COMMAND = leaves()
 
 
 @pytest.mark.parametrize("command", EVERY_COMMAND)
@@ -147,7 +167,7 @@ def test_help_does_not_wait(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", EVERY_COMMAND)
 def test_every_option_is_explained(command: str) -> None:
-    function = cli.DATA_COMMANDS[command[5:]] if command.startswith("data ") else cli.COMMANDS[command]
+    function = EVERY_COMMAND[command]
     options = inspect.signature(function).parameters
     explained = re.findall(
         r"^    (\w+): \S", (inspect.getdoc(function) or "").partition("Args:")[2], re.MULTILINE
@@ -157,7 +177,20 @@ def test_every_option_is_explained(command: str) -> None:
 
 def test_help_lists_the_commands(tmp_path: Path) -> None:
     out = dtsn(tmp_path, "--help")
-    assert all(command in out for command in cli.COMMANDS)
+    assert all(f"  {name} " in out for section in cli.COMMANDS.values() for name in section)
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("command", ["collect", "train", "eval", "reproduce"])
+def test_help_of_a_group_names_procgen(command: str, inside: Callable[..., str]) -> None:
+    out = inside(command, "--help")
+    assert f"dtsn {command} [navigation|procgen" in out
+    assert "navigation  " in out
+    assert "(default)" in out
+
+
+def test_version(inside: Callable[..., str]) -> None:
+    assert inside("--version") == f"dtsn {package.__version__}\n"
 
 
 # --- the usual way -----------------------------------------------------------------------------------
@@ -226,7 +259,7 @@ def test_plan(folder: Path, inside: Callable[..., str]) -> None:
     inside("plan", "--state", "tree.json", "--iterations", "3", "--rule", "greedy", "--out", "new.json")
     anew = read_search(folder / "new.json")
     assert (anew["solver"]["iterations"], anew["solver"]["rule"]) == (3, "greedy")
-    assert anew["grid"] == document["grid"]
+    assert anew["scene"]["walls"] == document["scene"]["walls"]
 
 
 def test_plan_of_a_state_refuses_no_search(folder: Path, inside: Callable[..., str]) -> None:
@@ -349,7 +382,7 @@ def test_damaged_data_is_noticed(folder: Path, inside: Callable[..., str]) -> No
 
 
 def test_data_alone_says_what_there_is(inside: Callable[..., str]) -> None:
-    assert all(name in inside("data") for name in cli.DATA_COMMANDS)
+    assert all(f"  {name}" in inside("data") for name in ("info", "export", "import", "import-dgrl"))
 
 
 def test_best_by_validation(folder: Path, inside: Callable[..., str]) -> None:
@@ -368,14 +401,15 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
     pytest.fail("waited for too long")
 
 
-def test_interrupt_saves_and_resumes(folder: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_saves_and_resumes(by: signal.Signals, folder: Path) -> None:
     train = ("train", *QNET, "--steps", "100000", "--checkpoint-every", "5", "--run", "run")
     stopped = []
     for _ in range(2):
         first = stopped[-1] if stopped else 0
         process = start(folder, *train, *(["--resume"] if stopped else []))
         wait_for(lambda: newest(folder / "run") > first, process)  # noqa: B023
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
         out, err = finish(process)
         assert process.returncode == 130, out + err
         assert "Traceback" not in err
@@ -384,6 +418,14 @@ def test_interrupt_saves_and_resumes(folder: Path) -> None:
         rows = read_metrics(folder / "run/metrics.jsonl")
         assert [row["step"] for row in rows] == list(range(1, stopped[-1] + 1))
     assert stopped[0] < stopped[1]
+
+
+def test_training_logs_where_there_is_no_terminal(
+    folder: Path, inside: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dtsn.cli.terminal.LOG_SECONDS", 0.0)
+    out = inside("train", *QNET, "--steps", "3", "--run", "run")
+    assert len(re.findall(r"^training qnet: [123]/3 in 0:00:\d\d.*loss [\d.]+", out, re.MULTILINE)) == 3
 
 
 def newest(run: Path) -> int:
@@ -410,7 +452,7 @@ MISTAKES = {
     "no validation levels": (("train", *QNET, "--run", "run", "--validate-levels", "-1"), "levels must be"),
     "unknown command": (("trian",), "did you mean 'train'?"),
     "unknown data command": (("data", "infoo"), "did you mean 'info'?"),
-    "no such command": (("frobnicate",), "choose one of collect, "),
+    "no such command": (("frobnicate",), "choose one of demo, "),
     "plan into what?": (("plan", "--out", "tree.txt"), "out must end in .svg, .png or .json, got tree.txt"),
     "plan too long": (("plan", "--iterations", "1001"), "iterations must be at most 1000, got 1001"),
     "plan of nothing": (("plan", "--iterations", "0"), "act_iterations must be at least 1"),
@@ -445,7 +487,24 @@ MISTAKES = {
     "unknown encoder": (("train", "--network.encoder", "gird"), "grid"),
     "unknown variant": (("reproduce", "--variants", "dtsnn"), "did you mean 'dtsn'?"),
     "no variants": (("reproduce", "--variants"), "give at least one variant"),
-    "unknown domain": (("collect", "progcen"), "choose navigation or procgen; did you mean 'procgen'?"),
+    "unknown domain": (
+        ("collect", "progcen"),
+        "takes navigation|procgen, got 'progcen'; did you mean 'procgen'?",
+    ),
+    "unknown domain to train": (
+        ("train", "progcen"),
+        "progcen: no such file, nor navigation or procgen; did you mean 'procgen'?",
+    ),
+    "a near miss": (("train", "--iterations", "5"), "--solver.iterations"),
+    "folder to look at": (
+        ("data", "info", "."),
+        ". is a folder: name a data set in it (.h5 files there: data.h5, garbage.h5)",
+    ),
+    "no such device": (
+        ("plan", "--device", "gpu"),
+        "device must be auto, cpu, cuda, cuda:N or mps, got 'gpu'",
+    ),
+    "no such GPU": (("plan", "--device", "cuda:99"), "device 'cuda:99' is not available here: use cpu"),
     "no expert": (("collect", "procgen"), "dtsn expert procgen --game coinrun --mode easy trains one"),
     "expert of no run": (
         ("expert", "procgen", "--resume", "--run", "typo"),
@@ -457,7 +516,7 @@ MISTAKES = {
     "steps of no number": (("train", "--steps", "many"), "many"),
     "no episodes": (("collect", "--out", "new.h5", "--episodes", "0"), "episodes must be at least 1, got 0"),
     "data exists": (("collect", "--out", "data.h5", "--episodes", "1"), "data.h5: already exists"),
-    "no data": (("train", "--data", "missing.h5"), "missing.h5: no such file"),
+    "no data": (("train", "missing.h5"), "missing.h5: no such file"),
     "garbage data": (("train", "--data", "garbage.h5"), "garbage.h5"),
     "data is a folder": (("train", "--data", "."), "no such file"),
     "batch too large": (("train", *QNET, "--batch-size", "9999", "--run", "run"), "batch_size is 9999"),
@@ -487,12 +546,29 @@ def test_mistakes_are_explained(
     def started(*_: object, **__: object) -> None:
         raise AssertionError("runs are started before their settings are checked")
 
-    monkeypatch.setattr(processes.time, "sleep", started)
-    monkeypatch.setattr(processes.subprocess, "Popen", started)
+    monkeypatch.setattr(jobs.time, "sleep", started)
+    monkeypatch.setattr(jobs.subprocess, "Popen", started)
     arguments, explanation = MISTAKES[mistake]
     said = inside(*arguments, code=2)
     assert explanation in said
     assert "Traceback" not in said
+
+
+def test_bugs_keep_their_traceback(inside: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("dtsn.inspection.describe_navigation", broken)
+    said = inside("plan", code=1)
+    assert said.startswith("Traceback")
+    assert "RuntimeError: a bug\ndtsn: this is a bug in dtsn; please report it" in said
+
+
+def test_traceback_of_a_mistake_on_demand(
+    inside: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTSN_TRACEBACK", "1")
+    assert "Traceback" in inside("plan", "--lines", "0", code=1)
 
 
 @pytest.mark.parametrize("mistake", ["unknown command", "unknown solver", "negative steps", "garbage data"])
@@ -509,6 +585,7 @@ def test_eval_of_what_cannot_be_played(inside: Callable[..., str], monkeypatch: 
         (("--levels", "0"), "levels must be from 1 to"),
         (("--iterations", "0"), "act_iterations must be at least 1"),
         (("--device", "cuda"), "device 'cuda' is not available"),
+        (("--device", "cuda:x"), "device must be auto, cpu, cuda, cuda:N or mps, got 'cuda:x'"),
     ):
         assert explanation in inside("eval", "run", *changes, code=2)
 
@@ -518,7 +595,8 @@ def test_interrupts_are_explained(inside: Callable[..., str], monkeypatch: pytes
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dtsn.evaluation.navigation.evaluate_navigation", interrupted)
-    monkeypatch.setattr("dtsn.inspection.document.describe_navigation", interrupted)
+    monkeypatch.setattr("dtsn.inspection.describe_navigation", interrupted)
+    monkeypatch.setattr("dtsn.inspection.watch_navigation", interrupted)
     for command in ("eval", "plan", "play", "demo"):
         assert "the same command again starts anew" in inside(command, code=130)
 
@@ -531,7 +609,7 @@ TABLES += ("--validate-every", "2", "--jobs", "1")
 
 def test_reproduce(tmp_path: Path) -> None:
     assert "qnet seed 0: done" in dtsn(tmp_path, *TABLES)
-    results = tmp_path / "results/navigation"
+    results = tmp_path / "report/results/navigation"
     rows = [results / f"rows/qnet/seed-0/exits-{exits}-T10.csv.gz" for exits in (1, 2)]
     curve = results / "curves/qnet/seed-0.csv"
     with curve.open() as file:
@@ -551,13 +629,14 @@ def test_reproduce(tmp_path: Path) -> None:
 def test_report_writes_what_has_rows(folder: Path, inside: Callable[..., str]) -> None:
     for budget in ("cpu", "tiny"):
         rows = [ProcgenRow(level, float(level % 3), True, 10) for level in range(6)]
-        write_rows(folder / f"results/procgen/rows/{budget}/coinrun/qnet/seed-0.csv.gz", rows)
+        write_rows(folder / f"report/results/procgen/rows/{budget}/coinrun/qnet/seed-0.csv.gz", rows)
     inside("report")
-    written = {path: path.read_bytes() for path in (folder / "report").rglob("*") if path.is_file()}
-    names = {path.name for path in written}
-    assert names == {"procgen-results.md", "procgen-scores.png"}  # nothing of Navigation
+    pages = [*(folder / "report").glob("*.md"), *(folder / "report/figures").iterdir()]
+    written = {path: path.read_bytes() for path in pages}
+    assert {path.name for path in written} == {"procgen-results.md", "procgen-scores.png"}  # no Navigation
     inside("report", "--budget", "tiny")
     assert (folder / "report/procgen-results-tiny.md").exists()
+    assert {path.name for path in folder.iterdir()} == {"data.h5", "report"}
     assert {path: path.read_bytes() for path in written} == written
     assert "no rows of navigation or procgen (paper budget)" in inside("report", "--budget", "paper", code=2)
 
@@ -565,10 +644,10 @@ def test_report_writes_what_has_rows(folder: Path, inside: Callable[..., str]) -
 def test_failed_runs_are_reported(tmp_path: Path) -> None:
     log = tmp_path / "runs/navigation/qnet/seed-0.log"
     (tmp_path / "runs/navigation").mkdir(parents=True)
-    (tmp_path / "runs/navigation/navigation-opposite-8-11.h5").write_bytes(b"garbage")
+    (tmp_path / "runs/navigation/navigation-opposite-8-11-seed-0.h5").write_bytes(b"garbage")
     process = start(tmp_path, *TABLES)
     out, err = finish(process)
     assert process.returncode == 1
     assert "qnet seed 0: failed, see runs/navigation/qnet/seed-0.log" in out
     assert "Traceback" not in err
-    assert "navigation-opposite-8-11.h5: cannot be read" in log.read_text()
+    assert "navigation-opposite-8-11-seed-0.h5: cannot be read" in log.read_text()

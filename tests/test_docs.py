@@ -1,13 +1,11 @@
-"""The tutorial learns what it says, the quick start's commands run, and the list of names is true.
-
-``python tests/test_docs.py`` writes docs/api.md anew.
-"""
+"""The tutorial learns what it says, commands and code of the pages run, and the site builds."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,9 @@ from typing import Any
 import pytest
 
 import dtsn
+import test_imports
 from dtsn.cli import main as cli
 
-QUOTE = "'"
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -37,9 +35,7 @@ def test_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("dtsn plan --state taxi.json --out taxi.svg", monkeypatch)
     run("dtsn data info taxi.h5", monkeypatch)
     small = "--steps 2 --network.latent 8 --network.hidden 8"
-    run(
-        f"dtsn train --data taxi.h5 --network.encoder mlp --augment none --run runs/taxi {small}", monkeypatch
-    )
+    run(f"dtsn train taxi.h5 --run runs/taxi {small}", monkeypatch)
 
 
 def test_own_code() -> None:
@@ -104,84 +100,34 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-# --- docs/api.md -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("page", ["navigation.md"])
+def test_python_blocks_run(page: str) -> None:
+    for block in blocks(page, "python"):
+        exec(compile(block, page, "exec"), {})
 
 
-def api_page() -> str:
-    lines = ["# Public names", ""]
-    lines += [
-        "`from dtsn import ...`; made from the code by `python tests/test_docs.py` and checked by a test.",
-        "",
-    ]
+def test_design_shows_the_layers() -> None:
+    shown = (DOCS / "design.md").read_text()
+    assert test_imports.picture() in shown, "python tests/test_imports.py prints the picture"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    shown = re.findall(r"^::: dtsn\.(\w+)$", (DOCS / "reference.md").read_text(), re.MULTILINE)
+    assert sorted(shown) == sorted(dtsn.__all__)
     for name in dtsn.__all__:
-        thing = getattr(dtsn, name)
-        lines += [f"## {name}", "", first_line(thing), "", "```text", signature(name, thing), "```", ""]
-        more = (inspect.getdoc(thing) or "").partition("\n\n")[2]
-        lines += ["```text", more, "```", ""] if more else []
-        members = public_members(thing) if inspect.isclass(thing) else {}
-        lines += [f"- `{member}`: {first_line(value)}" for member, value in members.items()]
-        lines += [""] * bool(members)
-    lines += ["Also of use: `dtsn.training`, `dtsn.data`,"]
-    lines += [
-        "`dtsn.evaluation`, `dtsn.inspection.document` (a search as JSON); see their docstrings.",
-        "",
-    ]
-    return "\n".join(lines)
+        assert inspect.getdoc(getattr(dtsn, name)), name
 
 
-def first_line(thing: Any) -> str:
-    """Its docstring up to the first empty line; reStructuredText's marks become Markdown's."""
-    text = " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
-    return re.sub(r":\w+:`\.?(.*?)`", r"`\1`", text.replace("``", "`"))
+def test_every_page_is_in_the_menu() -> None:
+    menu = (DOCS.parent / "mkdocs.yml").read_text()
+    assert {page.name for page in DOCS.glob("*.md")} == set(re.findall(r": (\S+\.md)$", menu, re.MULTILINE))
 
 
-def signature(name: str, thing: Any) -> str:
-    if isinstance(thing, type) and issubclass(thing, Exception):
-        return name
-    found, shown = inspect.signature(thing), []
-    for parameter in found.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
-            shown.append("*")
-        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
-        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-        shown.append(f"{stars}{parameter.name}: {str(parameter.annotation).strip(QUOTE)}{default}")
-    answer = "" if inspect.isclass(thing) else f" -> {str(found.return_annotation).strip(QUOTE)}"
-    short = f"{name}({', '.join(shown)}){answer}"
-    return (
-        short if len(short) <= 100 else "\n".join([f"{name}(", *(f"    {p}," for p in shown), f"){answer}"])
-    )
-
-
-def parameters(method: Any) -> str:
-    """Their names, without self; those by keyword alone after a star."""
-    shown: list[str] = []
-    for name, parameter in inspect.signature(method).parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
-            shown.append("*")
-        if name != "self":
-            shown.append(name)
-    return ", ".join(shown)
-
-
-def public_members(cls: type) -> dict[str, Any]:
-    found = {}
-    for name, value in vars(cls).items():
-        described = isinstance(value, property | classmethod) or inspect.isfunction(value)
-        cached = type(value).__name__ == "cached_property"
-        if (described or cached) and not name.startswith("_"):
-            called = inspect.isfunction(value) or isinstance(value, classmethod)
-            found[f"{name}({parameters(getattr(cls, name))})" if called else name] = value
-    return found
-
-
-def test_api_page_is_true() -> None:
-    assert (DOCS / "api.md").read_text() == api_page(), "run: python tests/test_docs.py"
-
-
-def test_every_public_name_is_described() -> None:
-    for name in dtsn.__all__:
-        assert first_line(getattr(dtsn, name)), name
-
-
-if __name__ == "__main__":
-    (DOCS / "api.md").write_text(api_page())
+def test_the_site_builds(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    call = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    result = subprocess.run(call, cwd=DOCS.parent, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    reference = (tmp_path / "reference/index.html").read_text()
+    assert all(f'id="dtsn.{name}"' in reference for name in dtsn.__all__)

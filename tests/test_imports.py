@@ -34,6 +34,7 @@ PACKAGES: dict[str, set[str]] = {
     "search": FOUNDATION,
     "models": FOUNDATION | {"search"},
     "solvers": FOUNDATION | {"search", "models"},
+    "integrations": FOUNDATION | {"solvers"},
     "envs": FOUNDATION,
     "data": FOUNDATION | {"envs"},
     "training": FOUNDATION | METHOD | {"data", "envs"},
@@ -45,7 +46,7 @@ PACKAGES: dict[str, set[str]] = {
     "viewer": FOUNDATION | METHOD | {"envs", "experts", "evaluation", "inspection", "pretrained", "training"},
     "reproduce": FOUNDATION
     | METHOD
-    | {"envs", "data", "experts", "training", "evaluation", "inspection", "drawing"},
+    | {"envs", "data", "experts", "training", "evaluation", "inspection", "drawing", "integrations"},
 }
 PACKAGES["bench"] = {*PACKAGES} - {"viewer"}
 PACKAGES["cli"] = {*PACKAGES, "cli"}

@@ -386,7 +386,7 @@ def test_settings_of_the_search(solver: Solver) -> None:
         ({"level": -1}, "seeds must not be negative"),
         ({"time": -1}, "must not be negative"),
         ({"seed": -1}, "must not be negative"),
-        ({"robot": (7, 7)}, "robot must be on a free cell"),
+        ({"robot": (8, 8)}, "robot must be on a free cell"),
         ({"robot": (20, 0)}, "robot must be on a free cell"),
         ({"robot": (1.5, 0)}, r"robot must be \(row, column\)"),
     ],

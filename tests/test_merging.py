@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from dtsn.envs.navigation import MOVES, SPLITS, NavigationOptions, make_levels
 from dtsn.search import Expansion, Replay, backup, best_first_search
 from reference import MaskedModel, random_model, reference_graph_search
 from test_search import TOLERANCE, gradients
@@ -165,11 +166,8 @@ class Hall:
 def test_ten_expansions_leave_a_hall_with_one_exit_only_if_places_are_merged(
     merge: bool, low: float, high: float
 ) -> None:
-    from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels
-    from dtsn.evaluation import first_levels
-
     options = NavigationOptions(exits=1, exit_layout="opposite", hall=(8, 11))
-    levels = make_levels(first_levels("validation", 60), options)
+    levels = make_levels(SPLITS["validation"][0] + np.arange(60), options)
     model, robot = Hall(levels.walls, levels.goal, MOVES), torch.tensor(levels.robot)
     number = torch.arange(len(robot))[:, None]
     solved = torch.zeros(len(robot), dtype=torch.bool)

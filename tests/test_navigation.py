@@ -29,7 +29,7 @@ E, S, W, N = range(4)
 LAYOUTS = ("independent", "opposite")
 
 
-def side(cells, hall=(7, 12)):
+def side(cells, hall=(8, 11)):
     """The side of the ring that each cell [..., 2] is on, as the action that leads out of the hall there."""
     row, column = cells[..., 0], cells[..., 1]
     first, last = hall
@@ -64,8 +64,8 @@ def test_levels_are_as_described(exits, layout):
     assert levels.exits.shape == (5000, exits, 2)
 
     ring = np.zeros((20, 20), dtype=bool)
-    ring[7:13, 7:13] = True
-    ring[8:12, 8:12] = False
+    ring[8:12, 8:12] = True
+    ring[9:11, 9:11] = False
     opened = ring & ~levels.walls
     assert np.all(levels.walls <= ring)
     assert np.all(opened.sum(axis=(1, 2)) == exits)
@@ -74,9 +74,9 @@ def test_levels_are_as_described(exits, layout):
     if layout == "opposite" and exits == 2:
         assert np.all((sides[:, 0] + 2) % 4 == sides[:, 1])
 
-    assert np.all((levels.robot >= 8) & (levels.robot <= 11))
+    assert np.all((levels.robot >= 9) & (levels.robot <= 10))
     assert np.all((levels.goal >= 0) & (levels.goal < 20))
-    assert not np.any(np.all((levels.goal >= 7) & (levels.goal <= 12), axis=1))
+    assert not np.any(np.all((levels.goal >= 8) & (levels.goal <= 11), axis=1))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -113,10 +113,11 @@ def chi_square(values, categories):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_draws_are_uniform_and_independent(layout):
-    options = NavigationOptions(exit_layout=layout)
+    options = NavigationOptions(exit_layout=layout, hall=(7, 12))
     levels = make_levels(np.arange(40_000), options)
-    offset = np.where(side(levels.exits) % 2 == 0, levels.exits[..., 0], levels.exits[..., 1]) - 8
-    exits = side(levels.exits) * 4 + offset  # [L, 2], one of 16
+    sides = side(levels.exits, options.hall)
+    offset = np.where(sides % 2 == 0, levels.exits[..., 0], levels.exits[..., 1]) - 8
+    exits = sides * 4 + offset  # [L, 2], one of 16
     pairs = exits[:, 0] * 16 + exits[:, 1]
     robot = (levels.robot - 8) @ [4, 1]
     outside = np.ones((20, 20), dtype=bool)
@@ -143,7 +144,7 @@ def test_level_depends_on_its_seed_alone():
 
 def test_a_level_stays_what_it_is():
     """Data and results name levels by seed, so the seed's level must never change."""
-    level = make_levels([2_000_000])
+    level = make_levels([2_000_000], NavigationOptions(hall=(7, 12), exit_layout="independent"))
     assert level.robot.tolist() == [[9, 10]]
     assert level.goal.tolist() == [[13, 0]]
     assert level.exits.tolist() == [[[12, 8], [7, 11]]]
@@ -163,7 +164,7 @@ def test_splits_are_disjoint():
         ({"hall": (0, 5)}, r"hall.*\(0, 5\)"),
         ({"hall": (7, 8)}, r"hall.*\(7, 8\)"),
         ({"hall": (7, 19)}, r"hall.*\(7, 19\)"),
-        ({"size": 13}, "hall.*size=13"),
+        ({"size": 12}, "hall.*size=12"),
         ({"max_steps": 0}, "max_steps.*0"),
         ({"split": "dev"}, "split.*'dev'"),
         ({"render_mode": "human"}, "render_mode.*'human'"),
@@ -249,10 +250,11 @@ def test_success_ends_the_episode_with_the_last_reward():
     ("last", "terminated", "truncated", "collision"), [(E, False, True, False), (W, True, False, True)]
 )
 def test_the_step_limit_truncates_unless_the_episode_ends_anyway(last, terminated, truncated, collision):
-    levels = make_levels(np.arange(100))
+    hall = (7, 12)
+    levels = make_levels(np.arange(100), NavigationOptions(hall=hall))
     row, column = levels.robot.T
     level = int(np.flatnonzero((column == 10) & levels.walls[np.arange(100), row, 7])[0])
-    env = NavigationEnv(max_steps=3)
+    env = NavigationEnv(max_steps=3, hall=hall)
     env.reset(options={"level": level})
     for _ in range(2):  # to the cell next to the west wall
         assert env.step(W)[1:] == (-1, False, False, {"level": level, "success": False, "collision": False})

@@ -13,6 +13,7 @@ from dtsn.evaluation.levels import first_levels
 from dtsn.evaluation.navigation import evaluate_navigation
 from dtsn.evaluation.plans import NO_ACTION, check_plans, evaluate_plans, planned_actions, plans_text
 from dtsn.experts.value_iteration import expert_actions, optimal_q, optimal_values
+from dtsn.inspection import describe_search
 from dtsn.solvers.solver import Solver
 
 LEVELS = first_levels("test", 60)
@@ -80,6 +81,26 @@ def test_the_plan_ends_in_the_best_leaf(solver: Solver) -> None:
             slot = children[action]
         assert slot == tree.best_leaf[b]
     np.testing.assert_array_equal(actions[:, 0], tree.q.argmax(1))
+
+
+def test_plans_of_merged_trees_are_those_that_are_shown() -> None:
+    """Behind an alias the way goes on from its place; inspection finds it node by node."""
+    network = NetworkConfig(encoder="maps", value_scale=10.0, termination=True)
+    config = SolverConfig("dtsn", iterations=14, merge=True)
+    merged = Solver.create(config, Box(0, 1, (3, 20, 20)), Discrete(4), network=network, seed=2).eval()
+    start = make_levels(LEVELS[:20], NavigationOptions())
+    planes = torch.from_numpy(observe(start.walls, start.goal, start.robot))
+    uniforms = torch.rand((20, 14), generator=torch.Generator().manual_seed(0))
+    tree = merged.plan(planes, uniforms=uniforms)
+    plans = planned_actions(tree)
+    assert tree.merging is not None
+    alias = tree.merging.alias[torch.arange(20), tree.best_leaf]
+    assert alias.any()
+    for b in range(20):
+        document = describe_search(merged, planes[b], uniforms=uniforms[b : b + 1])
+        nodes = document["nodes"]
+        shown = [nodes[n]["action"] for n in document["best_path"][1:]]
+        assert [a for a in plans[b].tolist() if a != NO_ACTION] == shown
 
 
 @pytest.mark.parametrize("name", ["dtsn", "qnet"])

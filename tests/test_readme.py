@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from dtsn.config import SOLVERS
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+import readme_table
+
 README = (Path(__file__).parent.parent / "README.md").read_text()
 SMALL_NETWORK = "--network.latent 8 --network.hidden 16"
 SMALL = {
     "plan": "",
-    "play": "--delay 0",
-    "doctor": "",
+    "play": "",
     "collect": "--episodes 20",
-    "data": "",
     "train": f"--steps 4 --batch-size 8 {SMALL_NETWORK}",
-    "eval": "--levels 10",
-    "reproduce": "--variants qnet --seeds 1 --steps 2 --levels 10 --validate-every 2 --jobs 1",
-    "report": "",
+    "eval": "--levels 5",
+    "doctor": "",
 }
 
 
@@ -41,7 +46,7 @@ def test_commands_run(tmp_path: Path) -> None:
         call = [sys.executable, "-m", "dtsn", *shlex.split(command), *small]
         result = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert result.returncode == 0, result.stderr
-    assert (tmp_path / "mine/report.md").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"tree.svg", "episode.gif", "data", "runs"}
 
 
 def test_make_targets_exist() -> None:
@@ -56,6 +61,21 @@ def test_links_lead_somewhere() -> None:
         assert (root / target).exists(), target
 
 
-def test_pictures_are_small() -> None:
-    figures = Path(__file__).parent.parent / "docs/figures"
-    assert sum((figures / name).stat().st_size for name in ("episode.gif", "plan.png")) < 300_000
+def test_the_code_is_short() -> None:
+    (block,) = blocks("python")
+    assert sum(bool(line.strip()) for line in block.splitlines()) <= 16
+
+
+def test_the_table_is_that_of_the_results() -> None:
+    rates = readme_table.success_rates(json.loads(readme_table.HEADLINE.read_text()))
+    if rates is None:
+        pytest.skip("the main table is not complete")
+    assert readme_table.fill(README, rates) == README, "run: python tools/readme_table.py"
+
+
+def test_the_table_fits_its_place() -> None:
+    rates = {solver: {"2": 0.5, "1": 0.25 + 0.1 * place} for place, solver in enumerate(SOLVERS)}
+    filled = readme_table.fill(README, rates)
+    assert "| D-TSN | **50.0** (99.0) | **55.0** (99.3) |" in filled
+    assert readme_table.fill(filled, rates) == filled
+    assert filled.count("\n") == README.count("\n")

@@ -21,6 +21,7 @@ SIZES = {
     "hostile_links": (1, 150),
     "every_syscall_of_a_save": (41, 10),
     "untyped_errors": (0, 100),
+    "hostile_runs_in_viewer": (1, 60),
     "nan_paths_agree": (30, 30),
     "two_processes": (2, 4),
     "not_finite": (12, 12),

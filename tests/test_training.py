@@ -31,7 +31,7 @@ from dtsn.checkpoint import (
     load_tensors_of,
     save_checkpoint,
 )
-from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
+from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrackerName, TrainConfig
 from dtsn.data.format import ObservationSpec
 from dtsn.data.reader import Dataset
 from dtsn.envs.navigation import NavigationOptions
@@ -84,10 +84,11 @@ def train(
     *,
     resume: bool = False,
     stop: int | None = None,
+    track: TrackerName = "none",
 ) -> Trainer:
     """Train to the end, or close the run after a step."""
     trainer = make(dataset, config)
-    steps = train_run(run, trainer, dataset, resume=resume)
+    steps = train_run(run, trainer, dataset, resume=resume, track=track)
     for metrics in steps:
         if metrics["step"] == stop:
             steps.close()
@@ -540,7 +541,7 @@ def test_nothing_is_written_through_links(name: str, dataset: Dataset, started: 
     (run / name).symlink_to(target)
     before = contents(outside)
     with suppress(UserError, OSError):
-        train(run, dataset, QNET, resume=True)
+        train(run, dataset, QNET, resume=True, track="tensorboard" if name == "tensorboard" else "none")
     assert contents(outside) == before
 
 
@@ -662,15 +663,19 @@ def test_more_in_a_batch_than_there_is(dataset: Dataset, tmp_path: Path) -> None
 
 
 def test_tensorboard(dataset: Dataset, tmp_path: Path) -> None:
-    train(tmp_path, dataset, replace(QNET, steps=20, batch_size=1))
+    train(tmp_path, dataset, replace(QNET, steps=20, batch_size=1), track="tensorboard")
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"train/loss" in events.read_bytes()
 
 
 def test_without_tensorboard(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    train(tmp_path, dataset, replace(QNET, steps=1))
-    assert sorted(os.listdir(tmp_path)) == ["checkpoints", "config.json", "metrics.jsonl"]
+    train(tmp_path / "none", dataset, replace(QNET, steps=1))
+    assert sorted(os.listdir(tmp_path / "none")) == ["checkpoints", "config.json", "metrics.jsonl"]
+    with pytest.raises(
+        ImportError, match=r"^TensorBoard is not installed: pip install 'dtsn\[tensorboard\]'$"
+    ):
+        train(tmp_path / "board", dataset, replace(QNET, steps=1), track="tensorboard")
 
 
 # --- trained solvers ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -55,9 +56,10 @@ def take(address: str, folder: Path) -> None:
 def with_few_colours(png: bytes) -> Image.Image:
     """The picture in its 256 most frequent colours: a third of the bytes, and no flat colour changes."""
     picture = Image.open(io.BytesIO(png)).convert("RGB")
-    frequent = sorted(picture.getcolors(picture.width * picture.height) or [], reverse=True)[:256]
+    counted: Any = picture.getcolors(picture.width * picture.height) or []
+    frequent = sorted(counted, reverse=True)[:256]
     palette = Image.new("P", (1, 1))
-    palette.putpalette([channel for _, colour in frequent for channel in colour])  # type: ignore[union-attr]
+    palette.putpalette([channel for _, colour in frequent for channel in colour])
     return picture.quantize(palette=palette, dither=Image.Dither.NONE)
 
 

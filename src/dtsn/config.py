@@ -24,6 +24,7 @@ ValueForm = Literal["additive", "joint"]
 Augmentation = Literal["none", "grid_symmetries"]
 PlannerName = Literal["one_step", "full", "best_first"]
 OnNan = Literal["stop", "skip"]
+TrackerName = Literal["none", "tensorboard", "wandb", "mlflow"]
 
 MAX_ITERATIONS = 10_000  # T: a file must not be able to ask for a search without end
 MAX_DEPTH = 100
@@ -77,11 +78,11 @@ SOLVERS = {
 class LossWeights:
     """λ1 to λ4 of the final loss, the REINFORCE term's weight, and terms outside the paper."""
 
-    q: float = 1.0
+    q: float = 0.1
     """λ1: squared error of the Q-value"""
     cql: float = 1.0
     """λ2: conservative Q-learning"""
-    transition: float = 1.0
+    transition: float = 0.1
     """λ3: consistency of the transition module"""
     reward: float = 1.0
     """λ4: consistency of the reward module"""
@@ -172,8 +173,8 @@ class NetworkConfig:
     """grid encoder only: read the features where a plane has its single mark; off: global maxima alone"""
     precision: Precision = "float32"
     """of the encoder; the search is always float32"""
-    value_scale: float = 1.0
-    """Multiplies the value head's output; set it to the rough magnitude of returns (Navigation: 10)."""
+    value_scale: float = 10.0
+    """Multiplies the value head's output; set it to the rough magnitude of returns."""
     value: ValueForm = "additive"
     """maps encoder only: f(goal's offset) + g(cells around), or joint: one function of both"""
     termination: bool = False

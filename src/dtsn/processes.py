@@ -1,4 +1,4 @@
-"""How a process is set up for training: threads, memory, signals."""
+"""Set up a process for training: threads, memory, signals."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from .common import ROOT, Outcome
 from .corruption import flip
 from .disk import disk_full
 from .divergence import not_finite
+from .hostile_runs import hostile_runs_in_viewer
 from .kill import kill
 from .links import hostile_links
 from .locking import two_processes
@@ -24,7 +25,6 @@ from .soak import soak
 from .syscalls import every_syscall_of_a_save
 from .untyped import untyped_errors
 from .versions import versions
-from .viewer_runs import hostile_runs_in_viewer
 
 RESULTS, PAGE = ROOT / "results/reliability.json", ROOT / "docs/reliability.md"
 
@@ -106,9 +106,10 @@ TESTS = {
         1,
     ),
     "hostile_runs_in_viewer": Test(
-        "runs with NaN, wrong types, deep nesting, pipes, links to elsewhere or strange names beside a good "
-        "one in the viewer's list",
-        "one bad row with its reason; the good run is listed and answers; nothing outside is shown",
+        "runs beside a good one in the viewer's folder: states that say anything, searches without an end, "
+        "pipes, links to elsewhere, deep nesting, names that are not UTF-8",
+        "each is one entry with its reason; the list and the good run are answered within 10 s; nothing "
+        "outside is served",
         hostile_runs_in_viewer,
         1,
     ),

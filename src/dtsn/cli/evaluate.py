@@ -1,4 +1,4 @@
-"""Testing: how well trained solvers do on levels that they have not seen."""
+"""Play unseen levels with a trained solver and count successes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from dtsn.cli.arguments import Command
 from dtsn.cli.options import Device, Layout, at_least_one, load
 from dtsn.cli.terminal import add_result, console, done, make_table, progress
 from dtsn.config import Rule
 from dtsn.envs.navigation import NavigationOptions
+from dtsn.errors import UserError
 from dtsn.processes import prepare
 from dtsn.reproduce.records import read_record
 
-PLAN_LEVELS = 500  # on which plans are checked, of those that are played
+PLAN_LEVELS = 500  # of the levels that are played, those on which plans are checked
 
 if TYPE_CHECKING:
     from dtsn.evaluation.rows import NavigationRow
     from dtsn.solvers.solver import Solver
 
 
-def eval_(
+def eval_navigation(
     run: tyro.conf.Positional[Path | None] = None,
     levels: int = 1000,
     split: Literal["validation", "test"] = "test",
@@ -34,22 +36,22 @@ def eval_(
     device: Device = "auto",
     threads: int = 1,
 ) -> None:
-    """Play fresh Navigation levels with a trained solver, both with two exits and with one.
+    """Test a trained solver on unseen Navigation levels, with two exits and with one.
 
-    Example: dtsn eval runs/dtsn-0 --levels 10000 --iterations 50
+    Example: dtsn eval navigation runs/dtsn-0 --levels 10000 --iterations 50
 
     Args:
         run: a run folder or a checkpoint; the shipped D-TSN if not given.
-        levels: to play in each scenario, one episode each.
+        levels: number of levels in each scenario, one episode each.
         split: test levels, or validation levels while you are still choosing settings.
-        exit_layout: of the levels; the one that the run was trained on if not given (an exported solver does
-            not say: independent).
+        exit_layout: exits anywhere on the walls, or on opposite sides; as trained if not given (an exported
+            solver does not say: independent).
         iterations: expansions of the search when acting; as trained if not given.
         rule: how the search picks nodes; as trained if not given.
         out: folder for the raw rows, one line per episode; RUN/evaluation if not given.
-        seed: of the sampled expansions; the same seed gives the same rows.
-        device: auto takes CUDA where there is one.
-        threads: small networks are fastest with one.
+        seed: seed of the sampled expansions; the same seed gives the same rows.
+        device: where to run; auto takes CUDA where there is one.
+        threads: CPU threads; small networks are fastest with one.
     """
     from dtsn.evaluation.levels import unseen_levels
     from dtsn.evaluation.plans import evaluate_plans, plans_text
@@ -85,8 +87,14 @@ def eval_(
     )
 
 
+def eval_run(run: str) -> tuple[Command, list[str]]:
+    """Choose the command for a run folder or a checkpoint: by what it was trained on."""
+    command = eval_procgen if _environment(Path(run)).get("id") == "dtsn/Procgen-v0" else eval_navigation
+    return command, [run]
+
+
 def circumstances(layout: str, rule: str | None, split: str, seed: int) -> str:
-    """What of a test is not as usual, for the name of its file."""
+    """Return what of a test is not as usual, for the name of its file."""
     usual = {"independent", "test", "seed0"}
     return "".join(f"-{word}" for word in (layout, rule, split, f"seed{seed}") if word and word not in usual)
 
@@ -101,7 +109,7 @@ def play_scenario(
     seed: int = 0,
     paper: str = "",
 ) -> list[NavigationRow]:
-    """Play the first levels of a split with a progress bar; the outcome is a line of the table."""
+    """Play the first levels of a split with a progress bar and add the outcome to the table."""
     from dtsn.evaluation.levels import unseen_levels
     from dtsn.evaluation.navigation import evaluate_navigation
 
@@ -125,7 +133,7 @@ def eval_procgen(
     device: Device = "auto",
     threads: int = 1,
 ) -> None:
-    """Play unseen levels of a Procgen game with a trained solver, one episode each.
+    """Test a trained solver on unseen levels of a Procgen game.
 
     Example: dtsn eval procgen runs/coinrun-dtsn --levels 500
 
@@ -133,14 +141,14 @@ def eval_procgen(
         run: a run folder or a checkpoint.
         game: one of the 16 games; the one that the run was trained on if not given.
         mode: easy, or hard as in the paper; the one that the run was trained on if not given.
-        levels: to play, one episode each.
+        levels: number of levels, one episode each.
         split: test levels, or validation levels while you are still choosing settings.
         iterations: expansions of the search when acting; as trained if not given.
         rule: how the search picks nodes; as trained if not given.
         out: folder for the raw rows, one line per episode; RUN/evaluation if not given.
-        seed: of the sampled expansions; the same seed gives the same rows.
-        device: auto takes CUDA where there is one.
-        threads: small networks are fastest with one.
+        seed: seed of the sampled expansions; the same seed gives the same rows.
+        device: where to run; auto takes CUDA where there is one.
+        threads: CPU threads; small networks are fastest with one.
     """
     import numpy as np
 
@@ -154,12 +162,12 @@ def eval_procgen(
     trained = trained_on(run)
     game, mode = game or trained.get("game"), mode or trained.get("mode", "easy")
     if game is None:
-        raise ValueError(f"{run} does not say which game it was trained on: give --game")
+        raise UserError(f"{run} does not say which game it was trained on: name it by --game")
     options = ProcgenOptions(game, mode)
     at_least_one(levels=levels)
     actions = solver.world_model.num_actions
     if solver.observation_shape != FRAME_SHAPE or actions != NUM_ACTIONS:
-        raise ValueError(
+        raise UserError(
             f"{run} sees observations {solver.observation_shape} and has {actions} actions; "
             f"Procgen has {FRAME_SHAPE} and {NUM_ACTIONS}: train on a data set of dtsn collect procgen"
         )
@@ -178,14 +186,18 @@ def eval_procgen(
     done(f"wrote {write_rows(path, rows)}", "dtsn reproduce procgen (all solvers, with a report)")
 
 
+def trained_on(run: Path) -> dict[str, Any]:
+    """Return the options of the environment that a run was trained on; nothing if it does not say."""
+    return dict(_environment(run).get("options", {}))
+
+
 def trained_halls(run: Path | None) -> NavigationOptions:
-    """The halls that a run was trained in; the default ones where it does not say."""
-    said: dict[str, Any] = dict(trained_on(run)) if run else {}
+    """Return the halls that a run was trained in; the default ones where it does not say."""
+    said = trained_on(run) if run else {}
     known = {field.name: said[field.name] for field in fields(NavigationOptions) if field.name in said}
     return NavigationOptions(**known | ({"hall": tuple(known["hall"])} if "hall" in known else {}))
 
 
-def trained_on(run: Path) -> dict[str, str]:
-    """The options of the environment that a run's data are of, as its config.json says; or nothing."""
+def _environment(run: Path) -> dict[str, Any]:
     folder = run.parent.parent if run.parent.name == "checkpoints" else run
-    return dict(read_record(folder / "config.json").get("env", {}).get("options", {}))
+    return dict(read_record(folder / "config.json").get("env", {}))

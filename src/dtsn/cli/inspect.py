@@ -1,8 +1,7 @@
-"""Looking: into one search, at an episode, at both in the browser, and at the machine."""
+"""Look into one search, at an episode, or at both in the browser."""
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +13,7 @@ from dtsn.cli.options import Device, Layout, at_least_one, load, pick_device
 from dtsn.cli.terminal import console, done, progress
 from dtsn.config import Rule
 from dtsn.envs.navigation import NavigationOptions
+from dtsn.errors import UserError
 from dtsn.processes import prepare
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
 
@@ -26,7 +26,7 @@ def plan(
     state: Path | None = None,
     level: int = SHOWN_LEVEL,
     exits: Literal[1, 2] = 1,
-    exit_layout: Layout = "independent",
+    exit_layout: Layout = "opposite",
     time: int = 0,
     iterations: int | None = None,
     rule: Rule | None = None,
@@ -37,9 +37,9 @@ def plan(
     device: Device = "auto",
     threads: int = 1,
 ) -> None:
-    """Look into one search: the tree, how likely each expansion was, the values, the planned way.
+    """Show one search: the tree, the probability of each expansion, the values, the planned path.
 
-    What is shown is what the solver does in dtsn eval at the same level, step and seed.
+    Shows exactly what the solver does in dtsn eval at the same level, step and seed.
 
     Example: dtsn plan --level 2000003 --exits 1 --out tree.svg
 
@@ -47,21 +47,21 @@ def plan(
         run: a run folder or a checkpoint; the shipped D-TSN if not given.
         state: instead of a level, an observation (.npy) or a search that was written as .json. The latter
             is shown as it is, unless run, iterations, rule or temperature ask for a new search of its hall.
-        level: of Navigation; test levels are 2000000 to 2999999.
-        exits: of the hall.
-        exit_layout: of the level.
+        level: Navigation level; test levels are 2000000 to 2999999.
+        exits: number of exits of the hall.
+        exit_layout: exits anywhere on the walls, or on opposite sides.
         time: step of the episode; the solver itself drives there.
         iterations: expansions of the search, at most 1000; as trained if not given.
         rule: how the search picks nodes; as trained if not given.
-        temperature: of the expansion policy; as trained if not given.
+        temperature: temperature of the expansion policy; as trained if not given.
         out: also write the search as a picture (.svg, .png) or as data (.json).
-        lines: nodes to show in the terminal; the rest is counted.
-        seed: of the sampled expansions.
-        device: auto takes CUDA where there is one.
-        threads: small networks are fastest with one.
+        lines: number of nodes to print; the rest is counted.
+        seed: seed of the sampled expansions.
+        device: where to run; auto takes CUDA where there is one.
+        threads: CPU threads; small networks are fastest with one.
     """
     if out is not None and out.suffix not in (".svg", ".png", ".json"):
-        raise ValueError(f"out must end in .svg, .png or .json, got {out}")
+        raise UserError(f"out must end in .svg, .png or .json, got {out}")
     at_least_one(lines=lines)
     from dtsn.inspection import describe_navigation, write_search
     from dtsn.inspection.text import search_text
@@ -88,7 +88,7 @@ def plan(
 
 
 def plan_state(
-    state: Path, run: Path | None, device: Device, seed: int, search: dict[str, Any]
+    state: Path, run: Path | None, device: str, seed: int, search: dict[str, Any]
 ) -> SearchDocument:
     """The search of a saved state: as it was written, or anew where something else is asked for."""
     from dtsn.inspection import describe_observation, read_search, search_again
@@ -96,7 +96,7 @@ def plan_state(
     if state.suffix == ".npy":
         return describe_observation(load(run, device), state, seed=seed, **search)
     if state.suffix != ".json":
-        raise ValueError(f"state must end in .json or .npy, got {state}")
+        raise UserError(f"state must end in .json or .npy, got {state}")
     document = read_search(state)
     if run is None and all(value is None for value in search.values()):
         return document
@@ -107,7 +107,7 @@ def play(
     run: tyro.conf.Positional[Path | None] = None,
     level: int = SHOWN_LEVEL,
     exits: Literal[1, 2] = 1,
-    exit_layout: Layout = "independent",
+    exit_layout: Layout = "opposite",
     iterations: int | None = None,
     rule: Rule | None = None,
     temperature: float | None = None,
@@ -117,7 +117,7 @@ def play(
     device: Device = "auto",
     threads: int = 1,
 ) -> None:
-    """Watch an episode: the hall, the way that each search plans, and its Q-values.
+    """Play one episode: the hall, the path that each search plans, and its Q-values.
 
     It is the episode that dtsn eval plays at the same level and seed.
 
@@ -125,22 +125,22 @@ def play(
 
     Args:
         run: a run folder or a checkpoint; the shipped D-TSN if not given.
-        level: of Navigation; test levels are 2000000 to 2999999.
-        exits: of the hall.
-        exit_layout: of the level.
+        level: Navigation level; test levels are 2000000 to 2999999.
+        exits: number of exits of the hall.
+        exit_layout: exits anywhere on the walls, or on opposite sides.
         iterations: expansions of each search, at most 1000; as trained if not given.
         rule: how the search picks nodes; as trained if not given.
-        temperature: of the expansion policy; as trained if not given.
+        temperature: temperature of the expansion policy; as trained if not given.
         out: write an animation (.gif) instead of showing the episode here.
         delay: seconds per step.
-        seed: of the sampled expansions.
-        device: auto takes CUDA where there is one.
-        threads: small networks are fastest with one.
+        seed: seed of the sampled expansions.
+        device: where to run; auto takes CUDA where there is one.
+        threads: CPU threads; small networks are fastest with one.
     """
     if out is not None and out.suffix != ".gif":
-        raise ValueError(f"out must end in .gif, got {out}")
+        raise UserError(f"out must end in .gif, got {out}")
     if not 0 <= delay <= 60:
-        raise ValueError(f"delay must be from 0 to 60 seconds, got {delay}")
+        raise UserError(f"delay must be from 0 to 60 seconds, got {delay}")
     from dtsn.inspection import watch_navigation
 
     prepare(threads)
@@ -174,7 +174,7 @@ def view(
     browser: Annotated[bool, tyro.conf.arg(aliases=["--open"])] = False,
     device: Device = "auto",
 ) -> None:
-    """Show how trained solvers search: a local web page, until Ctrl-C.
+    """Open the viewer: a local web page that shows how trained solvers search.
 
     Shows the shipped solvers and the runs below a folder (Navigation, or Procgen with dtsn[procgen]): the
     hall or the frame, the search tree as it grows, the Q-values after every iteration, and two solvers side
@@ -186,9 +186,9 @@ def view(
         files: searches that dtsn plan or write_search wrote (.json), to open beside the runs.
         runs: folder with run folders; nothing outside of it is read.
         host: address to listen on; the default is reachable from this machine only.
-        port: to listen on; 0 takes a free one.
+        port: port to listen on; 0 takes a free one.
         browser: open the page in the browser.
-        device: auto takes CUDA where there is one.
+        device: where to run; auto takes CUDA where there is one.
     """
     try:
         from dtsn.viewer.guard import is_loopback
@@ -214,30 +214,3 @@ def view(
     documents = {path.name: read_search(path) for path in files}
     serve(Library(runs, pick_device(device), documents=documents), host, port, ready)
     print("stopped")
-
-
-def doctor(folder: Path = Path(), device: Device = "auto") -> None:
-    """Say what is installed, what is missing and how to get it, and whether the core works.
-
-    Plays a few levels with the shipped solvers and writes a file that it removes. The exit code is 0 if the
-    core works and 1 if it does not; missing extras do not count.
-
-    Example: dtsn doctor
-
-    Args:
-        folder: where to try to write.
-        device: auto takes CUDA where there is one.
-    """
-    from dtsn.cli.doctor import examine
-
-    prepare()
-    bad = 0
-    style = {"ok": "green", "missing": "yellow", "bad": "bold red"}
-    for finding in examine(folder, pick_device(device)):
-        bad += finding.state == "bad"
-        console().print(f"{finding.state:<8}", style=style[finding.state], end="")
-        console().print(f"{finding.name:<18}{finding.text}")
-    if bad:
-        done(f"{bad} of the findings above must be mended", "pip install --force-reinstall dtsn")
-        sys.exit(1)
-    done("the core works; nothing written", "dtsn demo")

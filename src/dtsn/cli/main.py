@@ -1,83 +1,107 @@
-"""The commands, by name, and the entry point that reads arguments and reports errors."""
+"""The commands by name, and the entry point that runs one and reports errors."""
 
 from __future__ import annotations
 
-import inspect
+import os
 import sys
-from collections.abc import Callable
+import traceback
 
-from dtsn.cli.arguments import choose, complaints_in_one_line, read
-from dtsn.cli.collect import (
-    collect,
-    collect_procgen,
-    data,
-    data_export,
-    data_import,
-    data_import_dgrl,
-    data_info,
-)
-from dtsn.cli.evaluate import eval_, eval_procgen
-from dtsn.cli.inspect import doctor, plan, play, view
-from dtsn.cli.reproduce import bench, demo, report, reproduce, reproduce_procgen
-from dtsn.cli.train import expert, export, train, train_procgen
-from dtsn.spelling import did_you_mean
+import dtsn
+from dtsn.cli.arguments import Entry, Group, overview, parse
+from dtsn.cli.bench import bench
+from dtsn.cli.collect import collect_navigation, collect_procgen
+from dtsn.cli.data import data_export, data_import, data_import_dgrl, data_info
+from dtsn.cli.demo import demo
+from dtsn.cli.doctor import doctor
+from dtsn.cli.evaluate import eval_navigation, eval_procgen, eval_run
+from dtsn.cli.inspect import plan, play, view
+from dtsn.cli.reproduce import report, reproduce_navigation, reproduce_online, reproduce_procgen
+from dtsn.cli.train import expert, export, train_file, train_navigation, train_procgen
+from dtsn.errors import UserError
+from dtsn.processes import interrupt_on_sigterm
 
-__all__ = ["COMMANDS", "DATA_COMMANDS", "PROCGEN_COMMANDS", "main"]
+__all__ = ["COMMANDS", "main"]
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "collect": collect,
-    "expert": expert,
-    "train": train,
-    "eval": eval_,
-    "plan": plan,
-    "play": play,
-    "export": export,
-    "data": data,
-    "reproduce": reproduce,
-    "report": report,
-    "demo": demo,
-    "bench": bench,
-    "view": view,
-    "doctor": doctor,
-}
-# What the same commands take and do for Procgen: dtsn COMMAND procgen.
-PROCGEN_COMMANDS: dict[str, Callable[..., None]] = {
-    "collect": collect_procgen,
-    "train": train_procgen,
-    "eval": eval_procgen,
-    "reproduce": reproduce_procgen,
-}
-DATA_COMMANDS: dict[str, Callable[..., None]] = {
-    "info": data_info,
-    "export": data_export,
-    "import": data_import,
-    "import-dgrl": data_import_dgrl,
+COMMANDS: dict[str, dict[str, Entry]] = {
+    "Start here": {
+        "demo": demo,
+        "plan": plan,
+        "play": play,
+        "view": view,
+        "doctor": doctor,
+    },
+    "Train and test your own": {
+        "collect": Group(
+            "Collect expert trajectories", {"navigation": collect_navigation, "procgen": collect_procgen}
+        ),
+        "train": Group(
+            "Train a solver on a data set",
+            {"navigation": train_navigation, "procgen": train_procgen},
+            train_file,
+            "DATA",
+        ),
+        "eval": Group(
+            "Test a trained solver on unseen levels",
+            {"navigation": eval_navigation, "procgen": eval_procgen},
+            eval_run,
+            "RUN",
+        ),
+        "export": export,
+        "data": Group(
+            "Inspect, export or import a data set",
+            {
+                "info": data_info,
+                "export": data_export,
+                "import": data_import,
+                "import-dgrl": data_import_dgrl,
+            },
+            default=False,
+        ),
+    },
+    "Repeat the paper's experiments": {
+        "reproduce": Group(
+            "Train and test every solver of the paper's tables",
+            {"navigation": reproduce_navigation, "procgen": reproduce_procgen, "online": reproduce_online},
+        ),
+        "report": report,
+        "expert": Group("Train the expert that data are collected with", {"procgen": expert}),
+        "bench": bench,
+    },
 }
 
 
 def main() -> None:
-    """Entry point of ``dtsn``."""
+    """Entry point of ``dtsn``.
+
+    Prints one line for what the user can mend and exits with 2; any other exception is a bug of dtsn and
+    keeps its traceback. SIGTERM, which clusters send before they kill, is handled as Ctrl-C.
+    """
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(overview(COMMANDS), file=sys.stdout if arguments else sys.stderr)
+        sys.exit(0 if arguments else 2)
+    if arguments == ["--version"]:
+        return print(f"dtsn {dtsn.__version__}")
     try:
-        read_arguments(sys.argv[1:])()
-    except (ValueError, OSError, ImportError, ArithmeticError) as error:
-        print(f"dtsn: {error}", file=sys.stderr)
-        sys.exit(2)
+        with interrupt_on_sigterm():
+            parse(COMMANDS, arguments)()
     except KeyboardInterrupt:
         print("dtsn: stopped; the same command again starts anew", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # dtsn ... | head
+        sys.stderr.close()
+        sys.exit(141)
+    except Exception as error:
+        if is_for_users(error) and not os.environ.get("DTSN_TRACEBACK"):
+            print(f"dtsn: {error}", file=sys.stderr)
+            sys.exit(2)
+        traceback.print_exc()
+        print("dtsn: this is a bug in dtsn; please report it with the lines above", file=sys.stderr)
+        sys.exit(1)
 
 
-@complaints_in_one_line()
-def read_arguments(arguments: list[str]) -> Callable[[], None]:
-    """The command with its arguments, ready to run."""
-    if arguments[1:2] == ["procgen"] and arguments[0] in PROCGEN_COMMANDS:
-        return read(PROCGEN_COMMANDS[arguments[0]], f"dtsn {arguments[0]} procgen", arguments[2:])
-    domain = next(iter(arguments[1:2]), "navigation")
-    if arguments[:1] in (["collect"], ["reproduce"]) and not domain.startswith(("-", "navigation")):
-        hint = did_you_mean(domain, ("navigation", "procgen"))
-        raise ValueError(f"unknown domain {domain!r}, choose navigation or procgen{hint}")
-    if arguments[:1] == ["data"]:
-        about = inspect.getdoc(data) or ""
-        return choose(DATA_COMMANDS, "dtsn data", about, arguments[1:] or ["--help"])
-    about = "Differentiable Tree Search Network: a Q-network that plans."
-    return choose(COMMANDS, "dtsn", about, arguments)
+def is_for_users(error: Exception) -> bool:
+    """Whether an error's message says what to mend, so that its traceback would only be in the way."""
+    if isinstance(error, ImportError):  # ours name no module; a part of dtsn that is missing is a bug
+        return not (error.name or "").startswith("dtsn")
+    return isinstance(error, UserError | ValueError | OSError | ArithmeticError)

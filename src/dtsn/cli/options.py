@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import tyro
+
+from dtsn.errors import UserError
 from dtsn.pretrained import shipped
 
 if TYPE_CHECKING:
     from dtsn.solvers.solver import Solver
 
-Device = Literal["auto", "cpu", "cuda"]
-Domain = Literal["navigation"]
+Device = Annotated[str, tyro.conf.arg(metavar="auto|cpu|cuda|cuda:N|mps")]
 Layout = Literal["independent", "opposite"]
 DATA = Path("data/navigation.h5")
+REPORT = Path("report")  # tables and figures; results and docs of the clone are the Makefile's
+RESULTS = REPORT / "results"  # raw rows
 
 
-def load(run: Path | None, device: Device, **changes: Any) -> Solver:
-    """The solver of a run, or the shipped D-TSN; changes of its settings that are None stay as trained."""
+def load(run: Path | None, device: str, **changes: Any) -> Solver:
+    """Load the solver of a run, or the shipped D-TSN; settings that are None stay as trained."""
     from dtsn.training.loading import load_solver
 
     given = {name: value for name, value in changes.items() if value is not None}
     return load_solver(run or shipped("dtsn"), pick_device(device), **given)
 
 
-def pick_device(device: Device) -> str:
-    """The device to run on; asking for CUDA where there is none is an error."""
+def pick_device(device: str) -> str:
+    """Return the device to run on (auto: CUDA where there is one); refuse one that is not here."""
     import torch
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' is not available here: use --device cpu")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, colon, index = device.partition(":")
+    count = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+    }.get(kind)
+    if count is None or (colon and not index.isdigit()):
+        raise UserError(f"device must be auto, cpu, cuda, cuda:N or mps, got {device!r}")
+    if int(index or 0) >= count:
+        raise UserError(f"device {device!r} is not available here: use cpu")
+    return device
 
 
 def at_least_one(**options: int) -> None:
     """Refuse an option that counts something and is 0 or less."""
     for name, value in options.items():
         if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+            raise UserError(f"{name} must be at least 1, got {value}")

@@ -1,43 +1,40 @@
-"""Experiments: the paper's tables, the pages about them, a short demonstration, what the search costs."""
+"""Repeat the paper's experiments and report them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from dtsn.cli.evaluate import play_scenario
-from dtsn.cli.options import Device, Domain, at_least_one, load, pick_device
-from dtsn.cli.terminal import console, done, make_table, progress, stopped
-from dtsn.cli.train import train
-from dtsn.envs.navigation import NavigationOptions
-from dtsn.pretrained import shipped
-from dtsn.processes import prepare
+from dtsn.cli.options import REPORT, RESULTS, at_least_one, pick_device
+from dtsn.cli.terminal import console, done, progress, stopped
+from dtsn.errors import UserError
 from dtsn.reproduce.navigation.plan import Campaign
-from dtsn.reproduce.navigation.variants import NAVIGATION, SHOWN_LEVEL, VARIANTS
-from dtsn.reproduce.paper import PAPER_NAVIGATION
+from dtsn.reproduce.online.run import OnlineCampaign
 from dtsn.reproduce.procgen.run import ProcgenCampaign
 
+NAVIGATION_CAMPAIGN = Campaign(results=RESULTS / "navigation")
+PROCGEN_CAMPAIGN = ProcgenCampaign(results=RESULTS / "procgen")
 
-def reproduce(
-    domain: tyro.conf.Positional[Domain] = "navigation",
-    campaign: Annotated[Campaign, tyro.conf.arg(name="")] = Campaign(),  # noqa: B008 (frozen)
+
+def reproduce_navigation(
+    campaign: Annotated[Campaign, tyro.conf.arg(name="")] = NAVIGATION_CAMPAIGN,
     jobs: int = 2,
-    figures: Path = Path("report/figures"),
+    figures: Path = REPORT / "figures",
 ) -> None:
-    """Train and test everything behind the paper's tables; stop it at any time and start it again.
+    """Train and test every solver of the paper's Navigation tables.
+
+    Safe to interrupt: rerun the same command to continue; results that exist are skipped.
 
     Example: dtsn reproduce navigation --variants main --jobs 2
 
     Args:
-        domain: which experiments.
         campaign: what to run and where to put it.
         jobs: single-threaded runs side by side; at most one per core pays.
-        figures: folder for the pictures that need trained solvers.
+        figures: folder for the figures that need trained solvers.
     """
     from dtsn.reproduce.jobs import LocalProcesses
     from dtsn.reproduce.navigation.pictures import draw_figures
@@ -61,10 +58,12 @@ def reproduce(
 
 
 def reproduce_procgen(
-    campaign: Annotated[ProcgenCampaign, tyro.conf.arg(name="")] = ProcgenCampaign(),  # noqa: B008 (frozen)
+    campaign: Annotated[ProcgenCampaign, tyro.conf.arg(name="")] = PROCGEN_CAMPAIGN,
     jobs: int = 2,
 ) -> None:
-    """Per game: train an expert, collect its data, train the solvers, test them. Stop and go on at any time.
+    """Train an expert, collect its data, train and test every solver, for each Procgen game.
+
+    Safe to interrupt: rerun the same command to continue; results that exist are skipped.
 
     Example: dtsn reproduce procgen --games coinrun leaper maze starpilot --budget cpu
 
@@ -93,13 +92,41 @@ def reproduce_procgen(
     )
 
 
+def reproduce_online(
+    campaign: Annotated[OnlineCampaign, tyro.conf.arg(name="")] = OnlineCampaign(),  # noqa: B008 (frozen)
+    jobs: int = 2,
+    out: Path = Path("report/online.md"),
+) -> None:
+    """Learn online by D-TSN, TreeQN and a plain DQN at equal environment steps. Stop and go on at any time.
+
+    Example: dtsn reproduce online --tasks cartpole --seeds 5
+
+    Args:
+        campaign: what to run and where to put it.
+        jobs: single-threaded runs side by side; at most one per core pays.
+        out: Markdown page to write; its picture goes to figures/ beside it.
+    """
+    import dtsn.integrations.sb3  # noqa: F401 (an error now rather than in every run)
+    from dtsn.reproduce.jobs import LocalProcesses
+    from dtsn.reproduce.online.report import build_online_report
+    from dtsn.reproduce.online.run import run_campaign
+
+    at_least_one(jobs=jobs)
+    waiting = [cell for cell in campaign.cells() if not campaign.path(cell).exists()]
+    console().print(f"{len(waiting)} of {len(campaign.cells())} runs to do; logs in {campaign.runs}")
+    ends = run_campaign(campaign, LocalProcesses(jobs), command_line())
+    report_ends("runs", len(waiting), ((" ".join(map(str, cell)), end) for cell, end in ends))
+    written = build_online_report(campaign.results, out)
+    done(f"wrote {', '.join(map(str, written))}", f"open {out}")
+
+
 def command_line() -> str:
-    """What was typed, to be kept beside the rows."""
+    """Return what was typed, to be kept beside the rows."""
     return " ".join(["dtsn", *sys.argv[1:]])
 
 
 def report_ends(title: str, total: int, ends: Iterable[tuple[str, str]]) -> None:
-    """A line for each of the runs (name, outcome) that ends and a bar over all; exit code 1 if one failed."""
+    """Print a line for each run (name, outcome) that ends, and a bar over all; exit with 1 if one failed."""
     failed = 0
     with progress(title) as update:
         update(0, total)
@@ -109,21 +136,21 @@ def report_ends(title: str, total: int, ends: Iterable[tuple[str, str]]) -> None
                 failed += outcome != "done"
                 update(ended, total)
         except KeyboardInterrupt:
-            stopped("stopped; nothing is lost", "the same command again goes on")
+            stopped("stopped; nothing is lost", "rerun the same command to continue")
     if failed:
         sys.exit(1)
 
 
 def report(
-    results: Path = Path("results"),
-    out: Path = Path("report/results.md"),
+    results: Path = RESULTS,
+    out: Path = REPORT / "results.md",
     budget: Literal["cpu", "paper", "tiny"] = "cpu",
 ) -> None:
-    """Rebuild the tables and figures from the raw rows; trains and plays nothing.
+    """Write tables and figures from the raw rows of dtsn reproduce.
 
     Writes a Markdown page for Navigation and one for Procgen, as far as there are rows.
 
-    Example: dtsn report --results results --out report/results.md
+    Example: dtsn report --results report/results --out report/results.md
 
     Args:
         results: folder with the raw rows of dtsn reproduce.
@@ -143,77 +170,7 @@ def report(
     elif (results / "procgen" / "rows").is_dir():
         console().print(f"no rows of the {budget} budget in {results / 'procgen' / 'rows'}: see --budget")
     if not written:
-        raise ValueError(
+        raise UserError(
             f"{results} has no rows of navigation or procgen ({budget} budget): dtsn reproduce makes them"
         )
-    done("wrote " + ", ".join(map(str, written)), f"read {written[-1]}")
-
-
-def demo(out: Path = Path("demo"), levels: int = 2000, steps: int = 500, device: Device = "auto") -> None:
-    """See it work, in a few minutes on two cores: play, look into a search, train.
-
-    Plays fresh Navigation levels with the shipped D-TSN and Q-network, draws a search tree on a hall and
-    trains a small D-TSN from scratch.
-
-    Example: dtsn demo --levels 500
-
-    Args:
-        out: folder for the picture and the training run.
-        levels: to play in each scenario.
-        steps: of the small training run.
-        device: auto takes CUDA where there is one.
-    """
-    from dtsn.evaluation.levels import unseen_levels
-    from dtsn.evaluation.navigation import evaluate_navigation
-    from dtsn.reproduce.navigation.pictures import draw_search
-    from dtsn.training.trainer import has_run
-
-    prepare()
-    solvers = {name: load(shipped(name), device) for name in ("dtsn", "qnet")}
-    table = make_table(f"{levels} unseen halls each; trained on 1000 trajectories with two exits only")
-    for exits in (2, 1):
-        for name, solver in solvers.items():
-            title = f"{VARIANTS[name].title}, {exits} exit{'s' * (exits - 1)}"
-            paper = f"{PAPER_NAVIGATION[name, exits, 10].success}%"
-            play_scenario(table, title, solver, "test", levels, NavigationOptions(exits=exits), paper=paper)
-    console().print(table)
-    picture = draw_search(solvers["dtsn"], SHOWN_LEVEL, NavigationOptions(exits=1), out / "search.png")
-    console().print(f"the search tree of one decision: {picture}")
-    config = replace(NAVIGATION, steps=steps, search_warmup=steps // 2)
-    run = out / "run"
-    train(config, data=out / "navigation.h5", run=run, resume=has_run(run), device=device)
-    rows = evaluate_navigation(load(run, device), unseen_levels("validation", 200), NavigationOptions())
-    rate = sum(row.success for row in rows) / len(rows)
-    console().print(f"after {steps} steps the new D-TSN solves {100 * rate:.0f}% of 200 halls with two exits")
-    done(f"wrote {out}", "dtsn train (a full run), dtsn reproduce navigation (the paper's tables)")
-
-
-def bench(
-    out: Path = Path("results/bench.json"),
-    page: Path = Path("docs/performance.md"),
-    quick: bool = False,
-    compile: bool = False,
-    threads: int = 1,
-) -> None:
-    """Measure what the search costs, as ratios against plain calls of the same modules.
-
-    Example: dtsn bench --quick --out bench.json --page performance.md
-
-    Args:
-        out: JSON file with the ratios and all rows behind them.
-        page: Markdown file made of it; its figure goes to figures/ beside it.
-        quick: only the headline, in less than a minute.
-        compile: also act through torch.compile, which takes a minute to compile.
-        threads: small networks are fastest with one.
-    """
-    from dtsn.bench.measure import run_bench
-    from dtsn.bench.page import TARGETS, write_bench
-
-    prepare(threads)
-    result = run_bench(quick=quick, compiled=compile, progress=console().print)
-    for name, found in result["ratios"].items():
-        target = TARGETS[name]
-        sign, verdict = "≤" if target.at_most else "≥", target.verdict(found["value"])
-        console().print(f"{target.title}: {found['value']:.2f} (target {sign} {target.limit:g}: {verdict})")
-    written = write_bench(result, out, page)
-    done("wrote " + ", ".join(map(str, written)), f"read {page}")
+    done("wrote " + ", ".join(map(str, written)), f"read {written[0]}")

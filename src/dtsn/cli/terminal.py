@@ -1,15 +1,20 @@
-"""What the commands share on the terminal: lines, bars, tables and the last line."""
+"""Print what the commands have in common: progress, tables and the last line."""
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, NoReturn
+
+LOG_SECONDS = float(os.environ.get("DTSN_LOG_SECONDS", "10"))  # between lines where output is no terminal
 
 
 def console(stderr: bool = False) -> Any:
-    """The terminal; brackets in what is printed are brackets, as in paths, not markup."""
+    """Return the terminal; brackets in what is printed are brackets, as in paths, not markup."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, soft_wrap=True, stderr=stderr)
@@ -17,7 +22,11 @@ def console(stderr: bool = False) -> Any:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[..., None]]:
-    """A bar with the time that is left; yields ``update(done, total, text="")``."""
+    """Show a bar with the time that is left, or lines in a log; yields ``update(done, total, text="")``."""
+    if not console().is_terminal:
+        with _log(title) as log:
+            yield log
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     title_column, text_column = (
@@ -33,8 +42,36 @@ def progress(title: str) -> Iterator[Callable[..., None]]:
         yield update
 
 
+@contextmanager
+def _log(title: str) -> Iterator[Callable[..., None]]:
+    """Print where things stand every LOG_SECONDS and at the end: ``dtsn train > log`` must not stay empty."""
+    began = printed = time.monotonic()
+    last = ""
+
+    def update(completed: int, total: int, text: str = "") -> None:
+        nonlocal last, printed
+        now = time.monotonic()
+        left = f", {_clock((now - began) * (total - completed) / completed)} left" if completed else ""
+        last = f"{title}: {completed}/{total} in {_clock(now - began)}{left if completed < total else ''}"
+        last += f"; {text}" if text else ""
+        if now - printed >= LOG_SECONDS:
+            print(last, flush=True)
+            printed, last = now, ""
+
+    try:
+        yield update
+    finally:
+        if last:
+            print(last, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    """Seconds as ``1:02:03``."""
+    return str(timedelta(seconds=round(seconds)))
+
+
 def make_table(title: str) -> Any:
-    """An empty table of Navigation results."""
+    """Make an empty table of Navigation results."""
     from rich.table import Table
 
     table = Table(title=title)
@@ -44,7 +81,7 @@ def make_table(title: str) -> Any:
 
 
 def add_result(table: Any, title: str, rows: list[Any], paper: str = "") -> None:
-    """A line of a table of Navigation results."""
+    """Add a line to a table of Navigation results."""
     from dtsn.reproduce.statistics import wilson
 
     count = len(rows)
@@ -56,7 +93,7 @@ def add_result(table: Any, title: str, rows: list[Any], paper: str = "") -> None
 
 
 def pairs(rows: Iterable[tuple[str, object]], title: str = "") -> Any:
-    """A table of names and values."""
+    """Make a table of names and values."""
     from rich.table import Table
     from rich.text import Text
 
@@ -69,11 +106,11 @@ def pairs(rows: Iterable[tuple[str, object]], title: str = "") -> Any:
 
 
 def done(what: str, then: str) -> None:
-    """The last line of a command: what it wrote and what to run next."""
+    """Print the last lines of a command: what it wrote and what to run next."""
     console().print(f"{what}\nnext: {then}")
 
 
 def stopped(what: str, then: str) -> NoReturn:
-    """The last line of a command that Ctrl-C has ended, and its exit code."""
+    """Print the last lines of an interrupted command and exit with 130."""
     done(what, then)
     sys.exit(130)

@@ -1,113 +1,166 @@
-"""Training: solvers, the expert that Procgen data come from, and a solver alone out of its run."""
+"""Train solvers and the expert that Procgen data come from; export a solver out of its run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from dtsn.cli.collect import collect
+from dtsn.cli.arguments import Command
+from dtsn.cli.collect import collect_navigation
 from dtsn.cli.options import DATA, Device, pick_device
 from dtsn.cli.terminal import console, done, progress, stopped
-from dtsn.config import PPG_CPU, PPGConfig, TrainConfig
+from dtsn.config import PPG_CPU, NetworkConfig, PPGConfig, SolverConfig, TrackerName, TrainConfig
 from dtsn.envs.navigation import NavigationOptions
+from dtsn.errors import UserError
 from dtsn.processes import prepare
 from dtsn.reproduce.navigation.variants import NAVIGATION
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
+from dtsn.spelling import did_you_mean
 
 if TYPE_CHECKING:
+    from dtsn.data import Dataset
     from dtsn.solvers.solver import Solver
 
 
 _CPU = PROCGEN_BUDGETS["cpu"].train
 PROCGEN = replace(_CPU, solver=replace(_CPU.solver, discount=1.0))  # as dtsn collect procgen has it
+PLANES = ("grid", "maps", "paths")  # encoders of 0/1 planes, not of frames
 
 
-def train(
-    config: Annotated[TrainConfig, tyro.conf.arg(name="")] = NAVIGATION,
-    data: Path = DATA,
-    run: Path | None = None,
-    resume: bool = False,
-    validate_levels: int = 0,
-    device: Device = "auto",
-    threads: int = 1,
-) -> None:
-    """Train a solver on a data set; without arguments, D-TSN on Navigation.
+def _command(preset: TrainConfig, default_data: Path, about: str, example: str) -> Command:
+    """Make a training command with the preset as its defaults."""
 
-    The run folder holds config.json, metrics.jsonl, TensorBoard events and checkpoints. Ctrl-C saves a
-    checkpoint; --resume goes on from the newest one and ends bitwise where an uninterrupted run would.
+    def train(
+        config: Annotated[TrainConfig, tyro.conf.arg(name="")] = preset,
+        data: Path = default_data,
+        run: Path | None = None,
+        resume: bool = False,
+        validate_levels: int = 0,
+        track: TrackerName = "none",
+        device: Device = "auto",
+        threads: int = 1,
+    ) -> None:
+        if preset is NAVIGATION and data == DATA and not data.exists():
+            collect_navigation(out=data)
+        config = as_encoder_allows(config)
+        if run is None:
+            prefix = "" if preset is NAVIGATION else f"{data.stem}-"
+            run = Path("runs") / f"{prefix}{config.solver.name}-{config.seed}"
+        env_id = fit(config, data, run, resume, validate_levels, track, device, threads)
+        known = env_id in ("dtsn/Navigation-v0", "dtsn/Procgen-v0")
+        done(f"wrote {run}", f"dtsn eval {run}" if known else f'dtsn.load_solver("{run}") in Python')
 
-    Example: dtsn train --solver.name qnet --run runs/qnet --steps 3000
+    train.__doc__ = f"""{about}
 
-    Args:
-        config: every number of the run.
-        data: a data set made by dtsn collect (Navigation's is collected if it is missing).
-        run: the run folder; runs/SOLVER-SEED if not given.
-        resume: go on with the run in the folder.
-        validate_levels: to play at each checkpoint (validation split), so that the best one is kept; 0: none.
-        device: auto takes CUDA where there is one.
-        threads: small networks are fastest with one.
-    """
-    if data.name == DATA.name and not data.exists():
-        collect(out=data)
-    run = run or Path("runs") / f"{config.solver.name}-{config.seed}"
-    env_id = fit("dtsn train", config, data, run, resume, validate_levels, device, threads)
-    known = env_id == "dtsn/Navigation-v0"
-    done(f"wrote {run}", f"dtsn eval {run}" if known else f'dtsn.load_solver("{run}") in Python')
+    The run folder holds config.json, metrics.jsonl and checkpoints. Ctrl-C and SIGTERM
+    save a checkpoint. --resume continues from the newest one and ends bitwise where an uninterrupted run
+    would; with more --steps it prolongs the run.
 
-
-def train_procgen(
-    config: Annotated[TrainConfig, tyro.conf.arg(name="")] = PROCGEN,
-    data: Path = Path("data/coinrun.h5"),
-    run: Path | None = None,
-    resume: bool = False,
-    device: Device = "auto",
-    threads: int = 1,
-) -> None:
-    """Train a solver on a Procgen data set; the defaults are those of the CPU budget, undiscounted.
-
-    Example: dtsn train procgen --data data/coinrun.h5 --solver.name qnet --run runs/coinrun-qnet
+    Example: {example}
 
     Args:
         config: every number of the run.
-        data: a data set made by dtsn collect procgen.
-        run: the run folder; runs/DATA-SOLVER-SEED if not given.
-        resume: go on with the run in the folder.
-        device: auto takes CUDA where there is one.
-        threads: small networks are fastest with one.
+        data: data set of dtsn collect or dtsn data import.
+        run: run folder; runs/SOLVER-SEED if not given, with the data set's name before it where that is no
+            Navigation's.
+        resume: continue the run in the folder; give the same settings again.
+        validate_levels: number of validation levels to play at each checkpoint, to keep the best one
+            (Navigation); 0: none.
+        track: where metrics go besides metrics.jsonl: tensorboard, wandb or mlflow (extras of that name).
+        device: where to run; auto takes CUDA where there is one.
+        threads: CPU threads; small networks are fastest with one.
     """
-    run = run or Path("runs") / f"{data.stem}-{config.solver.name}-{config.seed}"
-    fit("dtsn train procgen", config, data, run, resume, 0, device, threads)
-    done(f"wrote {run}", f"dtsn eval procgen {run}")
+    return train
+
+
+train_navigation = _command(
+    NAVIGATION,
+    DATA,
+    "Train a solver on Navigation; collects the data set first if it is missing.",
+    "dtsn train navigation --solver.name qnet --run runs/qnet --steps 3000",
+)
+train_procgen = _command(
+    PROCGEN,
+    Path("data/coinrun.h5"),
+    "Train a solver on a Procgen data set; the defaults are those of the CPU budget, undiscounted.",
+    "dtsn train procgen --data data/coinrun.h5 --solver.name qnet",
+)
+
+
+def as_encoder_allows(config: TrainConfig) -> TrainConfig:
+    """Drop what only the maps encoder has from Navigation's settings, where another encoder is asked for.
+
+    What was asked for by name stays, so that it is refused if it does not fit.
+    """
+    if config.network.encoder == "maps":
+        return config
+    weights, usual = config.solver.weights, NAVIGATION.solver.weights
+    names = ("termination", "conservative_value")
+    off = {name: 0.0 for name in names if getattr(weights, name) == getattr(usual, name)}
+    solver = replace(config.solver, weights=replace(weights, **off))
+    return replace(config, solver=solver, network=replace(config.network, termination=False))
+
+
+def train_file(path: str) -> tuple[Command, list[str]]:
+    """Make the command that trains on a file, with defaults that suit the environment its header names."""
+    from dtsn.data import Dataset
+
+    if not Path(path).exists():
+        hint = did_you_mean(path, ("navigation", "procgen"))
+        raise UserError(f"{path}: no such file, nor navigation or procgen{hint}")
+    with Dataset(Path(path), verify=False) as dataset:
+        preset = preset_for(dataset)
+        env_id = dataset.header["env_id"]
+    about = f"Train a solver on {path} ({env_id})."
+    return _command(preset, Path(path), about, f"dtsn train {path} --solver.name qnet"), []
+
+
+def preset_for(dataset: Dataset) -> TrainConfig:
+    """Return the settings to begin with: the environment's own, else by the shape and scale of the data."""
+    discount = float(dataset.header["discount"])
+    known = {"dtsn/Navigation-v0": NAVIGATION, "dtsn/Procgen-v0": PROCGEN}.get(dataset.header["env_id"])
+    if known is not None:
+        return known if discount == known.solver.discount else _discounted(known, discount)
+    scale = abs(dataset.array("q_values")).mean()
+    network = NetworkConfig(
+        encoder="mlp" if len(dataset.observation_shape) == 1 else "impala",
+        value_scale=float(f"{max(scale, 1):.1g}"),
+    )
+    return TrainConfig(SolverConfig(discount=discount), network)
+
+
+def _discounted(config: TrainConfig, discount: float) -> TrainConfig:
+    return replace(config, solver=replace(config.solver, discount=discount))
 
 
 def fit(
-    command: str,
     config: TrainConfig,
     data: Path,
     run: Path,
     resume: bool,
     validate_levels: int,
-    device: Device,
+    track: TrackerName,
+    device: str,
     threads: int,
 ) -> str:
-    """Train with a progress bar; Ctrl-C saves and says how to go on. Returns what the data are of."""
+    """Train with a progress bar; Ctrl-C saves and says how to continue. Returns the data's environment."""
     from dtsn.checkpoint import best_checkpoint, latest_checkpoint, load_state
-    from dtsn.data.reader import Dataset
+    from dtsn.data import Dataset
     from dtsn.training.trainer import Trainer, train_run
 
     prepare(threads)
     with Dataset(data) as dataset:
-        if dataset.header["env_id"] == "dtsn/Procgen-v0" and config.network.encoder in ("grid", "paths"):
-            raise ValueError(f"{data} holds frames of Procgen: use dtsn train procgen --data {data}")
+        if dataset.header["env_id"] == "dtsn/Procgen-v0" and config.network.encoder in PLANES:
+            raise UserError(f"{data} holds frames of Procgen: use dtsn train {data}")
         chosen = pick_device(device)
         trainer = Trainer(config, dataset.observation, dataset.num_actions, chosen)
         console().print(f"{config.solver.name} on {data} ({len(dataset)} transitions), {chosen}, into {run}")
         validate = navigation_score(dataset.header, validate_levels) if validate_levels else None
-        steps = train_run(run, trainer, dataset, resume=resume, validate=validate)
+        steps = train_run(run, trainer, dataset, resume=resume, validate=validate, track=track)
         shown = dict.fromkeys(("loss", "q", "cql", "transition", "reward"), ".3f")
         with progress(f"training {config.solver.name}") as update:
             try:
@@ -116,7 +169,7 @@ def fit(
                 newest = latest_checkpoint(run / "checkpoints")
                 step = load_state(newest)["step"] if newest else 0
                 console().print(f"\nstopped at step {step}{', checkpoint saved' if newest else ''}")
-                stopped(f"{run}", f"{command} --data {data} --run {run} --resume (and the same settings)")
+                stopped(f"{run}", f"dtsn train {data} --run {run} --resume (and the same settings)")
     best = best_checkpoint(run / "checkpoints")
     if best is not None:
         console().print(f"best by validation: {best} ({100 * load_state(best)['validation']:.1f}% success)")
@@ -126,7 +179,7 @@ def fit(
 def follow(
     steps: Iterator[dict[str, float]], update: Callable[..., None], total: int, shown: dict[str, str]
 ) -> None:
-    """Train, with the metrics ``shown`` (name to format) beside the bar; Ctrl-C lets the run save first."""
+    """Train and show the metrics ``shown`` (name to format) beside the bar; let the run save at Ctrl-C."""
     try:
         for metrics in steps:
             terms = [f"{name} {metrics[name]:{form}}" for name, form in shown.items() if name in metrics]
@@ -137,12 +190,12 @@ def follow(
 
 
 def navigation_score(header: dict[str, Any], levels: int) -> Callable[[Solver], float]:
-    """Success on the first validation levels, of the kind that a Navigation data set was collected on."""
+    """Return a score: success on the first validation levels, of the kind that the data are of."""
     from dtsn.evaluation.levels import first_levels
     from dtsn.evaluation.navigation import evaluate_navigation
 
     if header["env_id"] != "dtsn/Navigation-v0":
-        raise ValueError(f"--validate-levels needs data of Navigation, not {header['env_id']}: leave it out")
+        raise UserError(f"validate_levels must be 0 for {header['env_id']}: only Navigation has them")
     chosen = first_levels("validation", levels)
     stored: dict[str, Any] = header["env_options"]  # JSON has no tuples
     options = NavigationOptions(**stored | {"hall": tuple(stored["hall"])})
@@ -155,28 +208,26 @@ def navigation_score(header: dict[str, Any], levels: int) -> Callable[[Solver], 
 
 
 def expert(
-    domain: tyro.conf.Positional[Literal["procgen"]] = "procgen",
     config: Annotated[PPGConfig, tyro.conf.arg(name="")] = PPG_CPU,
     run: Path | None = None,
     resume: bool = False,
     device: Device = "auto",
     threads: int = 1,
 ) -> None:
-    """Train the behaviour policy that Procgen data are collected with: Phasic Policy Gradient.
+    """Train a Phasic Policy Gradient expert, which Procgen data are collected with.
 
     The defaults are what one core learns in minutes; docs/procgen.md has the settings of the paper. Ctrl-C
-    saves a checkpoint; --resume goes on from the newest one with new episodes. --resume with more --steps
-    prolongs a run.
+    and SIGTERM save a checkpoint; --resume continues from the newest one with new episodes. --resume with
+    more --steps prolongs a run.
 
     Example: dtsn expert procgen --game coinrun --steps 300000
 
     Args:
-        domain: what to learn.
         config: every number of the run.
-        run: the run folder; runs/expert-GAME if not given.
-        resume: go on with the run in the folder.
-        device: auto takes CUDA where there is one.
-        threads: small networks are fastest with one.
+        run: run folder; runs/expert-GAME if not given.
+        resume: continue the run in the folder.
+        device: where to run; auto takes CUDA where there is one.
+        threads: CPU threads; small networks are fastest with one.
     """
     from dtsn.checkpoint import latest_checkpoint
     from dtsn.experts.ppg import train_expert
@@ -200,13 +251,13 @@ def expert(
 def export(
     run: tyro.conf.Positional[Path] = Path("runs/dtsn-0"), out: tyro.conf.Positional[Path] = Path("solver")
 ) -> None:
-    """Write the solver of a run alone: a small folder that loads with dtsn.load_solver and dtsn eval.
+    """Write the solver of a run without its training state: a small folder for dtsn.load_solver and eval.
 
     Example: dtsn export runs/dtsn-0 my-solver
 
     Args:
-        run: a run folder or a checkpoint.
-        out: the folder to write.
+        run: run folder or checkpoint.
+        out: folder to write.
     """
     from dtsn.training.loading import export_solver
 

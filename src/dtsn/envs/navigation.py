@@ -43,9 +43,9 @@ class NavigationOptions:
     """
 
     exits: int = 2
-    exit_layout: str = "independent"
+    exit_layout: str = "opposite"
     size: int = 20
-    hall: tuple[int, int] = (7, 12)
+    hall: tuple[int, int] = (8, 11)
     max_steps: int = 200
 
     def __post_init__(self) -> None:

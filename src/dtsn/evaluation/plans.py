@@ -70,16 +70,46 @@ def plans_text(rows: Sequence[PlanRow]) -> str:
 
 
 def planned_actions(tree: SearchTree) -> Ints:
-    """The actions ``[B, D]`` from the root to the best leaf, −1 after a path's end."""
+    """The actions ``[B, D]`` of the best path, −1 after its end.
+
+    It leads from the root to the leaf that counts most. Where that is an alias in a merged tree, it goes on
+    from the node that the alias stands for to the best leaf below it.
+    """
+    leaf = tree.best_leaf.cpu().numpy()  # [B]
+    actions = _actions_between(tree, np.zeros_like(leaf), leaf)
+    if tree.merging is None:
+        return actions
+    place = tree.merging.canonical.cpu().numpy()[np.arange(len(leaf)), leaf]
+    onward = _actions_between(tree, place, _best_below(tree, place))
+    joined = np.concatenate([actions, onward], axis=1)
+    order = np.argsort(joined == NO_ACTION, axis=1, kind="stable")  # closes the gap between the two ways
+    return np.take_along_axis(joined, order, axis=1)
+
+
+def _best_below(tree: SearchTree, place: Ints) -> Ints:
+    """The best leaf ``[B]`` that is no alias at or below the nodes ``place [B]``; themselves without one."""
+    assert tree.merging is not None
+    below = np.arange(tree.path_value.shape[1]) == place[:, None]  # [B, N]
+    row, parent = np.arange(len(place))[:, None], tree.parent.cpu().numpy()
+    width = tree.num_actions
+    for first in range(1, below.shape[1], width):  # children come after their parents, siblings together
+        slots = slice(first, first + width)
+        below[:, slots] |= below[row, parent[:, slots]] & (parent[:, slots] >= 0)
+    counts = below & (tree.leaf & ~tree.merging.alias).cpu().numpy()
+    value = np.where(counts, tree.path_value.cpu().numpy(), -np.inf)
+    best: Ints = np.where(counts.any(1), value.argmax(1), place)
+    return best
+
+
+def _actions_between(tree: SearchTree, start: Ints, end: Ints) -> Ints:
+    """The actions ``[B, D]`` on the way down from nodes ``start [B]`` to ``end [B]``, −1 after its end."""
     parent, depth = tree.parent.cpu().numpy(), tree.depth.cpu().numpy()  # [B, N]
-    slot = tree.best_leaf.cpu().numpy()  # [B]
-    row = np.arange(len(slot))
-    length = depth[row, slot]
-    actions = np.full((len(slot), int(length.max())), NO_ACTION, dtype=np.int64)
-    while np.any(inside := slot > 0):
-        row = row[inside]
-        slot = slot[inside]
-        actions[row, depth[row, slot] - 1] = (slot - 1) % tree.num_actions
+    row, slot = np.arange(len(end)), end
+    top = depth[row, start]
+    actions = np.full((len(end), int((depth[row, end] - top).max())), NO_ACTION, dtype=np.int64)
+    while np.any(inside := slot != start[row]):
+        row, slot = row[inside], slot[inside]
+        actions[row, depth[row, slot] - top[row] - 1] = (slot - 1) % tree.num_actions
         slot = parent[row, slot]
     return actions
 

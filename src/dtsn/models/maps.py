@@ -13,6 +13,7 @@ the map: no module looks farther than one cell, so that what lies behind is left
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +88,7 @@ class MoveTransition(nn.Module):
 
 
 class EnteredCellReward(nn.Module):
-    """``h [B, K² + 2] -> [B, A]``: a function of the cell that an action enters; −1 at first."""
+    """``h [B, K² + 2] -> [B, A]``: a function of the cell that an action enters, about −1 at first."""
 
     entered: Tensor  # [A]
 
@@ -104,65 +105,76 @@ class EnteredCellReward(nn.Module):
 
 
 class AdditiveValue(nn.Module):
-    """``h [B, K² + 2] -> [B]``: f(the goal's offset) + g(the eight cells around).
+    """Eight cells around ``[B, 8]`` and the goal's offset ``[B, 2]`` -> ``[B]``: f(offset) + g(cells).
 
     A view that was never seen is then worth little for every goal, and g has 2⁸ views to learn.
     """
 
-    around: Tensor  # [8]
-
-    def __init__(self, hidden: int, scale: float, crop: int = CROP):
+    def __init__(self, hidden: int, scale: float):
         super().__init__()
         self.goal, self.view, self.scale = _mlp(2, hidden, 2), _mlp(len(AROUND), 64, 1), scale
         _start_at(self.goal, -1.0)
-        self.register_buffer("around", _cells(AROUND, crop), persistent=False)
 
-    def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, K² + 2]`` -> values ``[B]``."""
-        value: Tensor = self.goal(state[:, -2:] / FAR) + self.view(state[:, self.around])
+    def forward(self, view: Tensor, offset: Tensor) -> Tensor:
+        """Cells around ``[B, 8]`` and offsets ``[B, 2]`` -> values ``[B]``."""
+        value: Tensor = self.goal(offset / FAR) + self.view(view)
         return self.scale * value.squeeze(1)
 
 
 class JointValue(nn.Module):
-    """``h [B, K² + 2] -> [B]``: one function of the goal's offset and the eight cells around."""
+    """The same by one function of both."""
 
-    around: Tensor  # [8]
-
-    def __init__(self, hidden: int, scale: float, crop: int = CROP):
+    def __init__(self, hidden: int, scale: float):
         super().__init__()
         self.net, self.scale = _mlp(len(AROUND) + 2, hidden, 2), scale
         _start_at(self.net, -1.0)
-        self.register_buffer("around", _cells(AROUND, crop), persistent=False)
 
-    def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, K² + 2]`` -> values ``[B]``."""
-        value: Tensor = self.net(torch.cat([state[:, self.around], state[:, -2:] / FAR], 1))
+    def forward(self, view: Tensor, offset: Tensor) -> Tensor:
+        """Cells around ``[B, 8]`` and offsets ``[B, 2]`` -> values ``[B]``."""
+        value: Tensor = self.net(torch.cat([view, offset / FAR], 1))
         return self.scale * value.squeeze(1)
 
 
 class GoalTermination(nn.Module):
-    """``h [B, K² + 2] -> [B]``: the logit that an episode ends here, a function of the goal's offset."""
+    """Goal's offset ``[B, 2] -> [B]``: the logit that an episode ends there."""
 
     def __init__(self) -> None:
         super().__init__()
         self.net = _mlp(2, 32, 1)
         _start_at(self.net, -0.7, 0.1)
 
-    def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, K² + 2]`` -> logits ``[B]``."""
-        logit: Tensor = self.net(state[:, -2:])
+    def forward(self, offset: Tensor) -> Tensor:
+        """Offsets ``[B, 2]`` -> logits ``[B]``."""
+        logit: Tensor = self.net(offset)
         return 3 * logit.squeeze(1)
 
 
 class MapWorldModel(WorldModel):
     """A world model on latents ``u [B, K² + 2]``: a map, squashed, and an offset, which is not.
 
-    Two latents with the same offset are the same place, so that searches can merge them.
+    Value and termination are handed the part of a latent that they read: squashing whole maps for them would
+    cost more than they do. Two latents with the same offset are the same place, so that searches can merge
+    them.
     """
+
+    around: Tensor  # [8]
+
+    def __init__(self, *modules: Any, **more: Any):
+        super().__init__(*modules, **more)
+        self.register_buffer("around", _cells(AROUND, CROP), persistent=False)
 
     def state(self, latent: Tensor) -> Tensor:
         """``u [..., K² + 2]`` -> ``h``: the map squashed, the offset as it is."""
         return torch.cat([latent[..., :-2].tanh(), latent[..., -2:]], -1)
+
+    def value(self, latent: Tensor) -> Tensor:
+        """``u [B, K² + 2]`` -> values ``[B]``."""
+        return self.value_head(latent[:, self.around].tanh(), latent[:, -2:])  # type: ignore[no-any-return]
+
+    def end_logits(self, latent: Tensor) -> Tensor:
+        """``u [B, K² + 2]`` -> logits ``[B]`` that the episode ends there."""
+        assert self.termination is not None
+        return self.termination(latent[:, -2:])  # type: ignore[no-any-return]
 
     def key(self, latent: Tensor) -> Tensor:
         """``u [B, K² + 2]`` -> the place as one number ``[B]`` int64: the goal's offset in whole cells."""

@@ -1,6 +1,6 @@
 """Solvers as folders: weights (safetensors), configuration and spaces (JSON), and a model card.
 
-The format is that of checkpoints, so a solver is also read from a checkpoint of a training run.
+The format is that of checkpoints.
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ def save_solver(solver: Solver, folder: Path) -> Path:
 
 
 def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
-    """What a folder of :func:`save_solver`, or a checkpoint of a training run, says and holds."""
+    """What a folder of :func:`save_solver` says and holds."""
     state = load_state(folder)
+    if "observation_space" not in state:
+        raise CheckpointError(f"{folder} is a checkpoint of a training run: use load_solver")
     try:
         config = state["config"]
         if "observation_space" in state:
@@ -116,9 +118,9 @@ def with_weights(make: Callable[[], S], saved: SavedSolver) -> S:
     try:
         if not saved.own_encoder:
             with torch.device("meta"):  # takes no memory: a folder may claim more than it holds
-                _check_tensors(make().state_dict(), saved.tensors)
+                check_tensors(make().state_dict(), saved.tensors, optional=TARGET)
         solver = make()
-        _check_tensors(solver.state_dict(), saved.tensors)
+        check_tensors(solver.state_dict(), saved.tensors, optional=TARGET)
         solver.load_state_dict(saved.tensors, strict=False)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(

@@ -120,7 +120,7 @@ class Solver(nn.Module):
         encoder: nn.Module | None = None,
         **search: Any,
     ) -> Solver:
-        """Read a solver from a folder of :meth:`save` or from a checkpoint, ready to act.
+        """Read a solver from a folder of :meth:`save`, ready to act.
 
         ``encoder`` is a module of the class that the solver was made with, if that was your own; its weights
         are read. ``search`` overrides fields of the :class:`SolverConfig`, e.g. ``act_iterations=50``.

@@ -18,7 +18,7 @@ from dtsn.errors import UserError, brief
 from dtsn.settings import config_from_dict
 from dtsn.solvers.saving import read_space, space_to_json
 from dtsn.solvers.solver import Solver
-from dtsn.training.runs import RunExistsError, checkpoint_of
+from dtsn.training.runs import RunExistsError, RunFolder, checkpoint_of
 
 TARGET = "target_encoder."  # only training needs these parameters
 MAX_LEAVES = 1 << 20  # of a full tree
@@ -69,15 +69,18 @@ def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solve
     """Load a trained solver, ready to act.
 
     Args:
-        folder: a checkpoint, an exported solver, or a run folder (its newest checkpoint).
+        folder: a checkpoint, an exported or saved solver, or a run folder (its newest checkpoint).
         device: where its parameters go.
         search: overrides fields of its :class:`SolverConfig`, e.g. ``act_iterations=50``.
 
     Returns:
         A solver in ``eval()`` mode.
     """
+    run = RunFolder.of(folder)
     folder = checkpoint_of(Path(folder))
     state = checkpoint.load_state(folder)
+    if "observation_space" in state:
+        return Solver.load(folder, device=device, **search)
     try:
         config = config_from_dict(TrainConfig, state.get("config"))
     except UserError as error:
@@ -94,6 +97,8 @@ def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solve
         solver.load_state_dict(tensors, strict=False)
     except (ValueError, RuntimeError) as error:
         raise _misfit(folder, error) from error
+    environment = run.environment()
+    solver.environment = None if environment is None else environment.id
     return solver.to(device).eval()
 
 

@@ -20,7 +20,7 @@ import dtsn
 from dtsn import checkpoint
 from dtsn.batch import Batch
 from dtsn.checkpoint import CheckpointError
-from dtsn.config import Augmentation, TrainConfig
+from dtsn.config import Augmentation, TrackerName, TrainConfig
 from dtsn.data.format import ObservationSpec
 from dtsn.data.reader import Dataset
 from dtsn.data.sampling import Transform
@@ -32,11 +32,13 @@ from dtsn.storage import replace_durably
 from dtsn.training import schedule
 from dtsn.training.loading import describe_observation, make_solver
 from dtsn.training.runs import RunFolder
+from dtsn.training.trackers import Tracker, open_tracker
 
 Validate = Callable[[Solver], float]  # a score of the solver as it is: higher is better
 
 MAX_SKIPS = 10  # steps in a row without a finite gradient: more of them are no accident
 MAX_KEPT_BATCHES = 10
+TRACK_EVERY = 20  # steps between two points of a tracker's curves
 AUGMENTATIONS: dict[Augmentation, Transform | None] = {"none": None, "grid_symmetries": grid_symmetries}
 CHECKPOINT_SETTINGS = {f"config.{name}" for name in ("checkpoint_every", "keep_checkpoints", "on_nan")}
 # Between a checkpoint and the run after it. More steps prolong a run: its learning rate then follows the
@@ -222,6 +224,7 @@ def train_run(
     *,
     resume: bool = False,
     validate: Validate | None = None,
+    track: TrackerName = "none",
 ) -> Iterator[dict[str, float]]:
     """Train in a run folder: yields the metrics of every step.
 
@@ -234,6 +237,7 @@ def train_run(
         dataset: to learn from; the one that the run was begun with.
         resume: go on with the run that is there, from its newest checkpoint.
         validate: scores every regular checkpoint, and the best one is kept beside the newest.
+        track: where metrics go besides metrics.jsonl: tensorboard, wandb or mlflow.
     """
     folder = RunFolder(run).open(resume)
     try:
@@ -244,11 +248,12 @@ def train_run(
             trainer.restore(newest)
         environment = {"id": dataset.header["env_id"], "options": dataset.header["env_options"]}
         settings = {"data": str(dataset.path), "env": environment, **dataclasses.asdict(trainer.config)}
+        tracker = _tracker(track, folder, settings)
         folder.start(settings, trainer.step)
     except BaseException:
         folder.close()
         raise
-    return _steps(folder, trainer, dataset, validate)
+    return _steps(folder, trainer, dataset, validate, tracker)
 
 
 def _check_discount(config: TrainConfig, dataset: Dataset) -> None:
@@ -261,10 +266,10 @@ def _check_discount(config: TrainConfig, dataset: Dataset) -> None:
 
 
 def _steps(
-    folder: RunFolder, trainer: Trainer, dataset: Dataset, validate: Validate | None
+    folder: RunFolder, trainer: Trainer, dataset: Dataset, validate: Validate | None, tracker: Tracker
 ) -> Iterator[dict[str, float]]:
     with folder:
-        board, logged = _tensorboard(folder), trainer.step
+        logged = trainer.step
         try:
             if validate is not None and trainer.step and _is_due(trainer) and not _is_scored(folder):
                 _save(folder, trainer, validate)  # a run that was stopped while validating makes up for it
@@ -275,9 +280,8 @@ def _steps(
                     _keep_batch(folder, trainer)
                 if _is_due(trainer):
                     metrics |= _save(folder, trainer, validate)
-                if board is not None and (trainer.step % 20 == 0 or "validation" in metrics):
-                    for name, value in metrics.items():
-                        board.add_scalar(f"train/{name}", value, trainer.step)
+                if trainer.step % TRACK_EVERY == 0 or "validation" in metrics:
+                    tracker.log(metrics, trainer.step)
                 yield metrics
         except (GeneratorExit, KeyboardInterrupt):
             _save_on_interrupt(folder, trainer, logged)
@@ -285,8 +289,7 @@ def _steps(
         except DivergedError as error:
             raise DivergedError(f"{error}; {_keep_batch(folder, trainer)}") from error
         finally:
-            if board is not None:
-                board.close()
+            tracker.close()
 
 
 def _is_due(trainer: Trainer) -> bool:
@@ -332,10 +335,6 @@ def _keep_batch(folder: RunFolder, trainer: Trainer) -> str:
     return f"its batch is in {path}" if path.exists() else f"earlier batches are in {kept}"
 
 
-def _tensorboard(folder: RunFolder) -> Any:
-    """A TensorBoard writer, or None where ``dtsn[tensorboard]`` is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder.folder("tensorboard")))
+def _tracker(name: TrackerName, folder: RunFolder, settings: dict[str, Any]) -> Tracker:
+    own = folder.path if name == "none" else folder.folder(name)
+    return open_tracker(name, folder.path, own, settings)

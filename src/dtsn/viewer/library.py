@@ -5,11 +5,7 @@ Folders are looked at as if somebody else had made them: what cannot be shown is
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,14 +16,16 @@ import gymnasium
 from starlette.exceptions import HTTPException
 
 from dtsn import pretrained
-from dtsn.checkpoint import CheckpointError, checkpoints, load_state
-from dtsn.config import SOLVERS, SolverConfig
+from dtsn.checkpoint import CheckpointError, checkpoints, count_in, load_state
+from dtsn.config import SOLVERS, SolverConfig, TrainConfig
 from dtsn.envs.navigation import MOVES
 from dtsn.envs.procgen import FRAME_SHAPE, GAMES, NUM_ACTIONS
 from dtsn.inspection.describe import check_size
 from dtsn.inspection.document import SearchDocument
+from dtsn.settings import config_from_dict
 from dtsn.solvers.solver import Solver
-from dtsn.training.loading import load_solver
+from dtsn.training.loading import load_solver, observation_in
+from dtsn.training.runs import Environment, RunFolder
 from dtsn.viewer.replay import GymWorld, Navigation, Procgen, World
 
 MAX_ITERATIONS = 200
@@ -35,7 +33,7 @@ MAX_RUNS = 500  # listed; more are found by name
 MAX_DEPTH = 5  # of run folders below the given one
 MAX_LOOKED_AT = 20_000  # folders
 MAX_CHECKPOINTS = 100  # listed of a run, the newest
-MAX_CONFIG = 1 << 20  # bytes
+MAX_SIDE = 64  # of a hall
 SOLVERS_KEPT = 4
 SHIPPED, FILE = "shipped", "file"
 READ = ("state.json", "model.safetensors")  # of a checkpoint
@@ -150,7 +148,10 @@ class Library:
             return {"name": name, "problem": "it is linked to a place outside the folder of runs"}
         except ValueError as error:
             return {"name": name, "problem": str(error)}
-        return _described(name, path)
+        entry = _described(name, path)
+        if "problem" in entry:  # names in it need not say where the folder of runs is
+            entry["problem"] = entry["problem"].replace(f"{self.root}/", "")
+        return entry
 
 
 def check_bounds(config: SolverConfig, actions: int) -> None:
@@ -176,10 +177,15 @@ def _examined(path: Path, folder: Path) -> _Run:
     """Read what a run says, whatever it says; a CheckpointError tells why it cannot be shown."""
     try:
         state = load_state(folder)
-        config, trained_on = _solver_config(state), _trained_on(path, state)
-        world = _world(state, trained_on)
-        check_bounds(config, int(state["num_actions"]))
-        return _Run(config, world, trained_on["options"], _whole_number(state.get("step")))
+        config = config_from_dict(TrainConfig, state.get("config")).solver
+        trained_on, seen = _trained_on(path, state), observation_in(state)
+        shape, actions = (
+            seen if isinstance(seen, tuple) else seen.shape,
+            count_in(state, "num_actions", 2**16),
+        )
+        check_bounds(config, actions)
+        world = _world(shape, actions, trained_on.id)
+        return _Run(config, world, trained_on.options, count_in(state, "step", 2**53))
     except (KeyError, AttributeError) as error:
         raise CheckpointError(f"its state.json lacks {error}") from error
     except (ValueError, TypeError, OSError, RecursionError, OverflowError) as error:
@@ -236,27 +242,16 @@ def _saved(name: str, document: SearchDocument) -> dict[str, Any]:
     }
 
 
-def _solver_config(state: dict[str, Any]) -> SolverConfig:
-    """The search settings in a checkpoint's state; they may say anything."""
-    said = state["config"]["solver"]
-    names = ("name", "iterations", "act_iterations", "act_rule", "temperature", "depth")
-    config = SolverConfig(**{name: said[name] for name in names if name in said})
-    if not math.isfinite(config.temperature):
-        raise ValueError(f"temperature must be finite, got {config.temperature}")
-    return config
-
-
-def _world(state: dict[str, Any], trained_on: dict[str, Any]) -> World:
+def _world(shape: tuple[int, ...], actions: int, env_id: str) -> World:
     """The world of a run: the one its data are of or, where nothing says so, by shapes."""
-    shape, actions, env_id = tuple(state["observation_shape"]), state["num_actions"], trained_on["id"]
     if shape == FRAME_SHAPE and actions == NUM_ACTIONS:
         return Procgen()
-    navigation = len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] and actions == len(MOVES)
-    if navigation and env_id in (None, "dtsn/Navigation-v0") and type(shape[1]) is int and shape[1] <= 64:
+    square = len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] <= MAX_SIDE
+    if square and actions == len(MOVES) and env_id in ("", "dtsn/Navigation-v0"):
         return Navigation(shape[1])
-    if isinstance(env_id, str) and env_id.startswith("dtsn/") and env_id in gymnasium.registry:
+    if env_id.startswith("dtsn/") and env_id in gymnasium.registry:
         return _registered(env_id)
-    trained = f"trained on {env_id}" if isinstance(env_id, str) else "of neither Navigation nor Procgen"
+    trained = f"trained on {env_id[:100]!r}" if env_id else "of neither Navigation nor Procgen"
     raise ValueError(f"{trained}: show it with dtsn.viewer.show(solver, env)")
 
 
@@ -267,27 +262,15 @@ def _registered(env_id: str) -> GymWorld:
     return GymWorld(env, label=getattr(env.unwrapped, "label", None))
 
 
-def _trained_on(path: Path, state: dict[str, Any]) -> dict[str, Any]:
-    """Id and options of the environment that a run's data are of, as far as its files say."""
-    said: Any = state.get("env")
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        said = json.loads(_read_regular(path / "config.json", MAX_CONFIG))["env"]
-    if not isinstance(said, dict):
-        return {"id": None, "options": {}}
-    options = said.get("options")
-    return {"id": said.get("id"), "options": dict(options) if isinstance(options, dict) else {}}
-
-
-def _read_regular(path: Path, limit: int) -> bytes:
-    """A file's content; links, pipes, devices and large files are refused, and nothing is waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is not a file")
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise OSError(f"{path} is larger than {limit} bytes")
-    return content
+def _trained_on(path: Path, state: dict[str, Any]) -> Environment:
+    """What a run's data are of: by its config.json, or by the state of a solver that was exported."""
+    said = RunFolder(path).environment()
+    if said is not None:
+        return said
+    exported = state.get("env")
+    if isinstance(exported, dict) and isinstance(exported.get("options"), dict):
+        return Environment(str(exported.get("id")), exported["options"])
+    return Environment("", {})
 
 
 def _likely_game(name: str) -> str | None:
@@ -324,7 +307,3 @@ def _steps(path: Path) -> list[int]:
 
 def _step_of(folder: Path) -> int:
     return int(folder.name.strip(".").removeprefix("step-").removesuffix(".old")[:18])
-
-
-def _whole_number(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 2**53 else None

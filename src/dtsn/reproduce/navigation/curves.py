@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from dtsn.arrays import Float64s
+from dtsn.reproduce.navigation.variants import Variant
 from dtsn.storage import replace_durably
+
+Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -> column -> [points]
 
 
 def read_curve(path: Path) -> dict[str, Float64s]:
@@ -19,6 +23,25 @@ def read_curve(path: Path) -> dict[str, Float64s]:
         reader = csv.DictReader(file)
         rows = [row for row in reader if None not in row.values()]  # without a half-written last line
     return {name: np.array([float(row[name] or "nan") for row in rows]) for name in reader.fieldnames or ()}
+
+
+def best_temperature(curves: Curves, row: Variant) -> float | None:
+    """The temperature to draw actions with that has the best mean return on validation levels, two exits.
+
+    None if no finished run tells.
+    """
+    means = {}
+    for temperature in row.temperatures:
+        columns = (curve.get(softmax_column(temperature)) for curve in curves.get(row.key, {}).values())
+        returns = [float(column[-1]) for column in columns if column is not None and len(column)]
+        if finished := [found for found in returns if math.isfinite(found)]:
+            means[temperature] = sum(finished) / len(finished)
+    return max(means, key=lambda temperature: means[temperature]) if means else None
+
+
+def softmax_column(temperature: float) -> str:
+    """The column of a curve with the mean return of drawn actions."""
+    return f"validation_return_softmax_{temperature:g}"
 
 
 class Curve:

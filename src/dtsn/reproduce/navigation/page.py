@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dtsn.arrays import Float64s
 from dtsn.config import SOLVERS
 from dtsn.evaluation.rows import Scenario
 from dtsn.reproduce.markdown import configuration, table
@@ -21,6 +20,7 @@ from dtsn.reproduce.navigation.claims import (
     judge,
     verdict,
 )
+from dtsn.reproduce.navigation.curves import Curves, best_temperature
 from dtsn.reproduce.navigation.variants import (
     EXITS,
     FAMILIES,
@@ -34,8 +34,6 @@ from dtsn.reproduce.navigation.variants import (
 )
 from dtsn.reproduce.paper import PAPER_NAVIGATION, PaperNumber
 from dtsn.reproduce.statistics import Estimate
-
-Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -> column -> [points]
 
 
 def navigation_page(
@@ -71,7 +69,7 @@ def navigation_page(
         "the validation halls by their content.",
         *(f"![{text}]({path})" for path, text in figures.items()),
         *_greedy(cells, main),
-        *_drawn(cells, main),
+        *_drawn(cells, curves, main),
         *_plans(plans, main),
         *_part("Ablations", cells, [row for row in main if row.recipe.key == "dtsn" or row.recipe.without]),
         *_iterations(cells, main),
@@ -165,9 +163,9 @@ def _greedy(cells: Results, rows: Sequence[Variant]) -> list[str]:
     ]
 
 
-def _drawn(cells: Results, rows: Sequence[Variant]) -> list[str]:
+def _drawn(cells: Results, curves: Curves, rows: Sequence[Variant]) -> list[str]:
     """The control for chance: solvers without sampling, with actions drawn from softmax(Q / τ)."""
-    lines = []
+    lines, chosen = [], []
     for row in (row for row in rows if not searches(row.solver.name)):
         for exits in EXITS:
             found = [cells.get(row.key, {}).get(row.scenario(exits))]
@@ -181,6 +179,8 @@ def _drawn(cells: Results, rows: Sequence[Variant]) -> list[str]:
                     for cell in found
                 ]
                 lines.append((row.title, exits_text(exits), *shown))
+        if (temperature := best_temperature(curves, row)) is not None:
+            chosen.append(f"{temperature:g} for {row.title}")
     if not lines:
         return []
     return [
@@ -188,6 +188,10 @@ def _drawn(cells: Results, rows: Sequence[Variant]) -> list[str]:
         "Sampled searches act at random and may wander out of a loop by luck; the best action of a Q-network "
         "cannot. Here actions are drawn from softmax(Q / τ) instead.",
         table(("Solver", "Test", "Best action", *(f"τ = {t:g}" for t in TEMPERATURES)), lines),
+        f"The τ with the best mean return on validation levels with 2 exits: {', '.join(chosen)}. It is the "
+        "one of `headline.json`."
+        if chosen
+        else "",
     ]
 
 

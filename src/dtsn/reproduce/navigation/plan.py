@@ -47,8 +47,8 @@ class Campaign:
     """optimiser steps of every run; each variant's own if not given"""
     levels: int = 10_000
     """test levels per scenario"""
-    act_levels: int = 2_000
-    """test levels per scenario that acts with another search than trained with"""
+    act_levels: int = 1_000
+    """test levels per scenario beyond the main table's: other searches, drawn actions, ablations, halls"""
     plan_levels: int = 1_000
     """test levels on which plans are checked"""
     validation_levels: int = 500

@@ -16,12 +16,10 @@ from dtsn.evaluation.rows import ActRule, Scenario
 from dtsn.reproduce.markdown import write_text
 from dtsn.reproduce.navigation import figures
 from dtsn.reproduce.navigation.cells import Cell, Plans, Results, aligned, read_plans, read_results
-from dtsn.reproduce.navigation.curves import read_curve
+from dtsn.reproduce.navigation.curves import Curves, best_temperature, read_curve
 from dtsn.reproduce.navigation.page import navigation_page
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant, of_family, searches
 from dtsn.reproduce.records import read_record
-
-Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -> column -> [points]
 
 # Pictures that need a solver are drawn elsewhere; the page shows what is there.
 FIGURES = {
@@ -30,7 +28,6 @@ FIGURES = {
     "navigation-search.png": "A search tree of D-TSN drawn on its hall",
     "navigation-curves.png": "Validation success while training, all seeds and their mean",
 }
-SOFTMAX_TEMPERATURE = 1.0  # of the control in headline.json
 
 
 def build_navigation_report(results: Path, out: Path) -> list[Path]:
@@ -42,7 +39,7 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
     cells, plans, curves = read_results(folder), read_plans(folder), read_curves(folder / "curves")
     meta = read_record(folder / "meta.json")
     written = [
-        write_text(folder / "headline.json", _json(headline(cells, plans))),
+        write_text(folder / "headline.json", _json(headline(cells, plans, curves))),
         write_text(folder / "summary.json", _json(summary(cells))),
     ]
     shown = [row for row in of_family("main") if row.seeds == max(r.seeds for r in of_family("main"))]
@@ -73,16 +70,21 @@ def read_curves(folder: Path) -> dict[str, dict[int, dict[str, Float64s]]]:
     }
 
 
-def headline(cells: Results, plans: Plans) -> dict[str, Any]:
-    """The main table in short: rates from 0 to 1, by solver and number of exits."""
+def headline(cells: Results, plans: Plans, curves: Curves) -> dict[str, Any]:
+    """The main table in short: rates from 0 to 1, by solver and number of exits.
+
+    Solvers that do not search come with a control that draws actions, at the temperature that validation
+    levels with two exits chose.
+    """
     rows = [row for row in of_family("main") if row.key in cells]
     found: dict[str, Any] = {}
     for row in rows:
         found[row.key] = _by_exits(cells[row.key], lambda exits, row=row: row.scenario(exits), row)
-        if not searches(row.solver.name):
+        chosen = best_temperature(curves, row)
+        if chosen is not None:
             drawn = _by_exits(
                 cells[row.key],
-                lambda exits, row=row: Scenario(exits, row.act_iterations, temperature=SOFTMAX_TEMPERATURE),
+                lambda exits, row=row, chosen=chosen: Scenario(exits, row.act_iterations, temperature=chosen),
                 row,
             )
             found |= {f"{row.key}_softmax": drawn} if drawn else {}

@@ -27,7 +27,7 @@ from dtsn.evaluation.rows import Scenario, write_rows
 from dtsn.experts.collect import collect_navigation
 from dtsn.processes import prepare
 from dtsn.reproduce.jobs import Executor, Job
-from dtsn.reproduce.navigation.curves import Curve
+from dtsn.reproduce.navigation.curves import Curve, softmax_column
 from dtsn.reproduce.navigation.plan import Campaign, Task
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant
 from dtsn.solvers.solver import Solver
@@ -45,7 +45,7 @@ def run_campaign(campaign: Campaign, executor: Executor) -> Iterator[tuple[Task,
     """
     waiting = [task for task in campaign.tasks() if not campaign.is_done(task)]
     for task in waiting:
-        collect_data(campaign.runs, VARIANTS[task.variant].family.options, task.seed)
+        collect_data(campaign.runs, VARIANTS[task.variant].family.options)
     settings = json.dumps({**vars(campaign), "results": str(campaign.results), "runs": str(campaign.runs)})
     jobs = {
         task: Job(__name__, (settings, task.variant, str(task.seed)), campaign.log_path(task))
@@ -79,7 +79,7 @@ def run_task(campaign: Campaign, task: Task) -> None:
 def train_task(campaign: Campaign, task: Task) -> None:
     """Train a run to its last step, validating on the way."""
     row, run, config = VARIANTS[task.variant], campaign.run_folder(task), campaign.config(task)
-    with Dataset(collect_data(campaign.runs, row.family.options, task.seed)) as dataset:
+    with Dataset(collect_data(campaign.runs, row.family.options)) as dataset:
         trainer = Trainer(config, dataset.observation, dataset.num_actions, campaign.device)
         started = time.monotonic()
         steps = train_run(run, trainer, dataset, resume=has_run(run))
@@ -118,7 +118,7 @@ def validate_draws(solver: Solver, row: Variant, levels: int) -> dict[str, float
         seeds = unseen_levels("validation", levels, options)
         rows = evaluate_navigation(solver, seeds, options, temperature=temperature)
         returns = [-found.steps if found.success else -options.max_steps for found in rows]
-        point[f"validation_return_softmax_{temperature:g}"] = sum(returns) / len(returns)
+        point[softmax_column(temperature)] = sum(returns) / len(returns)
     return point
 
 
@@ -127,13 +127,16 @@ def _acting(row: Variant, run: Path, device: str, scenario: Scenario) -> Solver:
     return load_solver(run, device, **search, merge=row.solver.merge)
 
 
-def collect_data(folder: Path, options: NavigationOptions, seed: int) -> Path:
-    """1000 expert trajectories through halls like these, drawn by a run's seed; collected at first use."""
+def collect_data(folder: Path, options: NavigationOptions) -> Path:
+    """The 1000 expert trajectories through halls like these, collected at first use.
+
+    All runs have the same: small halls are few, and test halls must be new to every run.
+    """
     first, last = options.hall
-    path = folder / f"navigation-{options.exit_layout}-{first}-{last}-seed-{seed}.h5"
+    path = folder / f"navigation-{options.exit_layout}-{first}-{last}.h5"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        collect_navigation(path, options=options, seed=seed, overwrite=True)
+        collect_navigation(path, options=options, overwrite=True)
     return path
 
 

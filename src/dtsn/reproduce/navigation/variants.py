@@ -242,18 +242,18 @@ OWN_ABLATIONS = {
 _BFLOAT16 = Recipe("dtsn-bfloat16", "D-TSN, encoder in bfloat16", network={"precision": "bfloat16"})
 
 
-def _tests(train: TrainConfig, more: bool) -> tuple[Trial, ...]:
-    """How a solver is tested: as trained, and ``more``: greedily, with other searches, with drawn actions."""
+def _tests(train: TrainConfig, more: bool, levels: LevelSet) -> tuple[Trial, ...]:
+    """How a solver is tested: as trained, and ``more``: greedily, or with drawn actions."""
     solver = train.solver
     trained = solver.act_iterations or solver.iterations
-    tests = [Trial(Scenario(exits, trained)) for exits in EXITS]
+    tests = [Trial(Scenario(exits, trained), levels) for exits in EXITS]
     if not more:
         return tuple(tests)
     if searches(solver.name):
-        tests += [Trial(Scenario(exits, trained, "greedy")) for exits in EXITS]
+        tests += [Trial(Scenario(exits, trained, "greedy"), levels) for exits in EXITS]
     else:
         tests += [
-            Trial(Scenario(exits, trained, temperature=temperature))
+            Trial(Scenario(exits, trained, temperature=temperature), "act_levels")
             for temperature in TEMPERATURES
             for exits in EXITS
         ]
@@ -266,7 +266,13 @@ def searches(solver: str) -> bool:
 
 
 def _family(
-    family: Family, recipes: Iterable[Recipe], seeds: int, *, more: bool = True, act: Iterable[str] = ()
+    family: Family,
+    recipes: Iterable[Recipe],
+    seeds: int,
+    *,
+    more: bool = True,
+    act: Iterable[str] = (),
+    levels: LevelSet = "act_levels",
 ) -> list[Variant]:
     """Variants of a family; those of ``act`` are tested with other searches too.
 
@@ -275,7 +281,7 @@ def _family(
     found = []
     for recipe in recipes:
         train = recipe.applied(_weighted(family, recipe.solver))
-        tests = _tests(train, more)
+        tests = _tests(train, more, levels)
         if recipe.key in act:
             searched = [Scenario(exits, t) for t in ACT_ITERATIONS for exits in EXITS]
             tests += tuple(Trial(scenario, "act_levels") for scenario in searched)
@@ -315,10 +321,9 @@ def _variants() -> dict[str, Variant]:
     main, solvers = FAMILIES["main"], SOLVER_RECIPES.values()
     both = [SOLVER_RECIPES["qnet"], SOLVER_RECIPES["dtsn"], *EXTENSIONS.values()]
     every = [*solvers, *ABLATIONS.values()]
-    deeper = ("search", "dtsn", *EXTENSIONS)
     old = {key: FAMILIES[key] for key in ("paths", "paths-opposite", "pooled", "pooled-plain")}
     found = [
-        *_family(main, [*solvers, *EXTENSIONS.values()], 5, act=deeper),
+        *_family(main, [*solvers, *EXTENSIONS.values()], 5, act=("search", "dtsn"), levels="levels"),
         *_family(main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3),
         *_family(main, SEARCH_LENGTHS.values(), 3, more=False),
         *_family(FAMILIES["hall-7-12"], both, 2),

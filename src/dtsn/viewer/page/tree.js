@@ -72,7 +72,7 @@ export function makeTree(box, model, zoom) {
       const edge = svg("path", { d: `M${from.x} ${from.y}C${middle} ${from.y} ${middle} ${y} ${x} ${y}` });
       edges[node.id] = edge;
       lines.append(edge);
-      if (column >= 30 && (roomy || node.expanded_at !== null)) {
+      if (column >= 30 && gap >= 3 && (roomy || node.expanded_at !== null)) {
         const away = node.expanded_at === null ? 14 : 19;
         group.append(svg("text", { x: x - away, y, class: model.short ? "action" : "action long" }, model.labels[node.action]));
       }

@@ -47,7 +47,7 @@ export function makeChart(box, model, scrub) {
   const usable = steps > 1 && model.iterations.some((iteration) => iteration.q.some((q) => q !== null));
   box.hidden = !usable;
   if (!usable) return { show() {} };
-  const width = Math.max(160, box.clientWidth), left = 42, right = 20, top = 10, bottom = 22;
+  const width = Math.max(160, box.clientWidth), left = 42, right = model.short ? 20 : 62, top = 10, bottom = 22;
   const height = Math.max(118, top + bottom + 11 * model.actions.length); // room for a label at every line
   const seen = model.iterations.flatMap((iteration) => iteration.q).filter((q) => q !== null);
   const low = Math.min(...seen), high = Math.max(...seen);
@@ -71,7 +71,7 @@ export function makeChart(box, model, scrub) {
     const points = model.iterations.filter(({ q }) => q[action] !== null);
     const d = "M" + points.map((iteration) => `${x(iteration.t)} ${y(iteration.q[action])}`).join("L");
     picture.append(svg("path", { d, class: `line action-${action % 8}` }));
-    picture.append(svg("text", { x: width - right + 8, y: ends[place], class: `tick text-${action % 8}` }, name.slice(0, 3)));
+    picture.append(svg("text", { x: width - right + (model.short ? 8 : 5), y: ends[place], class: `tick ${model.short ? "" : "start"} text-${action % 8}` }, name.slice(0, 9)));
   });
   const at = (event) => {
     const place = event.clientX - picture.getBoundingClientRect().left;

@@ -41,6 +41,7 @@ def line_losses(points: int, seed: int = 6) -> dict[str, Tensor]:
 
 
 def main(path: str) -> None:
+    """Draw the figure."""
     import matplotlib
 
     matplotlib.use("Agg")

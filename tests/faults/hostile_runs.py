@@ -145,16 +145,17 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 }
 
 
-def hostile_runs_in_viewer(folder: Path, size: int = 1) -> Outcome:
-    """Put every hostile run beside a good one."""
-    failures: list[str] = []
+def hostile_runs_in_viewer(folder: Path, _size: int) -> Outcome:
+    """Put every hostile run beside a good one, and look at both."""
+    result = Outcome()
     for number, (name, make) in enumerate(HOSTILE.items()):
         runs = folder / str(number) / "runs"
         shutil.copytree(shipped(), runs / GOOD)
         make(runs / name)
-        failures += [f"{name!r}: {failure}" for failure in _examine(runs, name)]
+        result.tried += 1
+        result.failures += [f"{name!r}: {failure}" for failure in _examine(runs, name)]
         shutil.rmtree(folder / str(number))
-    return Outcome(len(HOSTILE), failures)
+    return result
 
 
 def _examine(runs: Path, name: str) -> list[str]:

@@ -12,6 +12,6 @@ extras = project["optional-dependencies"]
 tools = [need for need in extras["dev"] if need.startswith(("pytest", "hypothesis"))]
 parts = ("plots", "minari", "tensorboard", "viewer", "procgen")
 for need in [*project["dependencies"], *(need for part in parts for need in extras[part]), *tools]:
-    name = re.match(r"[\w-]+", need)[0]
+    name = re.split(r"[^\w-]", need)[0]
     lowest = re.sub(r">=([\d.]+).*", r"==\1", need)
     print(need if name in sys.argv[1:] else lowest)

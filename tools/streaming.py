@@ -23,6 +23,7 @@ KEPT = ("env_id", "env_options", "num_actions", "discount")
 
 
 def repeat(source: Path, gigabytes: float, target: Path) -> None:
+    """Write the episodes of a data set again and again until their frames take this much."""
     with Dataset(source) as dataset:
         header = {name: dataset.header[name] for name in KEPT}
         frame = dataset.observation_dtype.itemsize * int(torch.tensor(dataset.observation_shape).prod())
@@ -36,6 +37,7 @@ def repeat(source: Path, gigabytes: float, target: Path) -> None:
 
 
 def main() -> None:
+    """Measure and print."""
     source, gigabytes, target = Path(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
     if not target.exists():

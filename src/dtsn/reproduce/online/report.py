@@ -1,0 +1,130 @@
+"""The online results as a summary, a picture of learning curves and a page."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtsn.config import SOLVERS
+from dtsn.reproduce.online.tasks import AGENTS, EPISODES, ITERATIONS, TASKS
+from dtsn.reproduce.statistics import student
+from dtsn.storage import replace_durably
+
+COLOURS = {"dqn": SOLVERS["qnet"].colour, "treeqn": SOLVERS["treeqn"].colour, "dtsn": SOLVERS["dtsn"].colour}
+
+
+def read_rows(results: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """``{task: {agent: runs}}`` of all files, in the order of the tables."""
+    runs = [json.loads(path.read_text()) for path in sorted((results / "rows").glob("*.json"))]
+    found = {
+        task: {
+            agent: [run for run in runs if (run["task"], run["agent"]) == (task, agent)] for agent in AGENTS
+        }
+        for task in TASKS
+    }
+    kept = {task: {a: r for a, r in agents.items() if r} for task, agents in found.items()}
+    return {task: agents for task, agents in kept.items() if agents}
+
+
+def interval(values: list[float]) -> list[float] | None:
+    """The 95% interval of a mean over seeds by Student's t; None of a single seed."""
+    if len(values) < 2:
+        return None
+    half = student(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return [float(np.mean(values)) - half, float(np.mean(values)) + half]
+
+
+def summarise(results: Path) -> dict[str, Any]:
+    """``{task: {agent: {final_mean, final_interval, best_mean, steps, seeds, cpu_seconds}}}``."""
+    return {
+        task: {agent: _summary(runs) for agent, runs in agents.items()}
+        for task, agents in read_rows(results).items()
+    }
+
+
+def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    final = [run["curve"][-1]["return"] for run in runs]
+    areas = [float(np.mean([point["return"] for point in run["curve"]])) for run in runs]
+    return {
+        "final_mean": float(np.mean(final)),
+        "final_interval": interval(final),
+        "curve_mean": float(np.mean(areas)),
+        "curve_interval": interval(areas),
+        "steps": runs[0]["curve"][-1]["step"],
+        "seeds": len(runs),
+        "cpu_seconds": float(np.mean([run["curve"][-1]["cpu_seconds"] for run in runs])),
+    }
+
+
+def build_online_report(results: Path, page: Path) -> list[Path]:
+    """Write ``summary.json``, the page and its picture; returns what was written."""
+    summary = summarise(results)
+    path = results / "summary.json"
+    replace_durably(path, (json.dumps(summary, indent=1) + "\n").encode())
+    picture = page.parent / "figures" / "online.png"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    draw_curves(read_rows(results), picture)
+    replace_durably(page, page_text(summary, picture.relative_to(page.parent)).encode())
+    return [path, picture, page]
+
+
+def draw_curves(rows: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
+    """Mean returns over environment steps with 95% intervals over seeds, a panel for each task."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(rows), figsize=(4.2 * len(rows), 3.2), squeeze=False)
+    for panel, (task, agents) in zip(panels[0], rows.items(), strict=True):
+        for agent, runs in agents.items():
+            steps = [point["step"] for point in runs[0]["curve"]]
+            returns = np.array(
+                [[point["return"] for point in run["curve"]] for run in runs]
+            )  # [seeds, points]
+            panel.plot(steps, returns.mean(0), color=COLOURS[agent], label=f"{AGENTS[agent]} ({len(runs)})")
+            bands = [interval(list(column)) for column in returns.T]
+            if None not in bands:
+                low, high = np.array(bands, float).T
+                panel.fill_between(steps, low, high, color=COLOURS[agent], alpha=0.15, linewidth=0)
+        panel.set(title=TASKS[task].title, xlabel="environment steps", ylabel="mean return")
+        panel.legend(frameon=False, fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def page_text(summary: dict[str, Any], picture: Path) -> str:
+    """The page in Markdown."""
+    lines = [
+        "# Online learning",
+        "",
+        "Deep Q-learning by Stable-Baselines3 with the same settings for all agents of a task and equally",
+        f"many environment steps. D-TSN (T = {ITERATIONS}) and TreeQN (depth 2) train the paper's loss",
+        "without the conservative term on TD targets (`dtsn.integrations.sb3.DTSN`); DQN is SB3's, on",
+        "CartPole with rl-zoo's MLP, elsewhere with the same encoder and no search. Made by",
+        f"`dtsn reproduce online` from `results/online/rows`; {EPISODES} episodes a point, played",
+        "deterministically, the same for all.",
+        "",
+        f"![Learning curves]({picture})",
+        "",
+        "| task | agent | return at the end | over the whole curve | steps | seeds | CPU minutes |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for task, agents in summary.items():
+        for agent, found in agents.items():
+            end = _number(found["final_mean"], found["final_interval"])
+            curve = _number(found["curve_mean"], found["curve_interval"])
+            cost = f"{found['steps']:,} | {found['seeds']} | {found['cpu_seconds'] / 60:.1f}"
+            lines.append(f"| {TASKS[task].title} | {AGENTS[agent]} | {end} | {curve} | {cost} |")
+    lines += ["", "Intervals are 95% over seeds by Student's t; without one there was a single seed.", ""]
+    return "\n".join(lines)
+
+
+def _number(mean: float, interval: list[float] | None) -> str:
+    return f"{mean:.2f}" if interval is None else f"{mean:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"

@@ -1,0 +1,48 @@
+"""The examples run: the scripts with small settings, the notebook cell by cell."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+
+def example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_navigation() -> None:
+    success = example("navigation").main(episodes=20, steps=2, levels=4)
+    assert set(success) == {"qnet", "dtsn"}
+
+
+def test_own_environment() -> None:
+    scores = example("own_environment").main(tests=20)
+    assert scores["chance"] + 5 < scores["D-TSN"] <= scores["expert"]
+
+
+def test_own_world_model() -> None:
+    assert example("own_world_model").main(steps=150) > 0.95
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    names: dict[str, Any] = {"__name__": "notebook"}
+    cells = json.loads(path.read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert code
+    for number, source in enumerate(code):
+        exec(compile(source, f"{path.name}[{number}]", "exec"), names)
