@@ -519,7 +519,7 @@ MISTAKES = {
     "no data": (("train", "missing.h5"), "missing.h5: no such file"),
     "garbage data": (("train", "--data", "garbage.h5"), "garbage.h5"),
     "data is a folder": (("train", "--data", "."), "no such file"),
-    "batch too large": (("train", *QNET, "--batch-size", "9999", "--run", "run"), "batch_size is 9999"),
+    "batch too large": (("train", *QNET, "--batch-size", "9999", "--run", "run"), "batch_size must be 1 to"),
     "run is a file": (("train", *QNET, "--run", "garbage.h5"), "garbage.h5"),
     "run below a file": (("train", *QNET, "--run", "garbage.h5/run"), "garbage.h5"),
     "no threads": (("train", *QNET, "--threads", "0", "--run", "run"), "threads"),
