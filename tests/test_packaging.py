@@ -29,9 +29,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_what_is_no_code(wheel: Path) -> None:
     names = ZipFile(wheel).namelist()
     for name in (
-        "dtsn/py.typed",
-        "dtsn/pretrained/navigation-dtsn/model.safetensors",
-        "dtsn/viewer/page/app.js",
+        "py.typed",
+        "pretrained/navigation-dtsn/model.safetensors",
+        "viewer/page/app.js",
     ):
         assert name in names
     assert all(name.startswith(("dtsn/", "dtsn-")) for name in names)

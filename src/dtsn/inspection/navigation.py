@@ -17,8 +17,9 @@ from dtsn.errors import UserError
 from dtsn.evaluation.navigation import search_noise, trace_navigation
 from dtsn.experts.value_iteration import optimal_q, optimal_values
 from dtsn.inspection.describe import describe_search, with_search
-from dtsn.inspection.document import Grid, Node, Plan, SearchDocument, Source
+from dtsn.inspection.document import MAX_BYTES, Grid, Node, Plan, SearchDocument, Source
 from dtsn.solvers.solver import Solver
+from dtsn.storage import read_array
 
 NOWHERE: Ints = np.array([[-1, -1]])  # as a goal: latent paths go on where an episode would end
 
@@ -130,14 +131,10 @@ def search_again(solver: Solver, document: SearchDocument, *, seed: int = 0, **s
 
 def describe_observation(solver: Solver, path: Path, *, seed: int = 0, **search: Any) -> SearchDocument:
     """The search on an observation saved as ``.npy``; one that shows a hall is described as a hall."""
-    try:
-        observation = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path}: not an array that numpy.save wrote ({error})") from error
+    observation = read_array(path, MAX_BYTES)
     shape = solver.observation_shape
     if observation.shape != shape:
         raise UserError(f"{path}: must have shape {shape}, got {observation.shape}")
-    observation = np.array(observation)
     if solver.world_model.num_actions == len(MOVES) and _shows_hall(observation):
         robot, goal = (np.argwhere(observation[plane])[0] for plane in (2, 1))
         return describe_hall(solver, observation[0] == 1, goal, robot, seed=seed, **search)

@@ -88,8 +88,7 @@ def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
     try:
         config = state["config"]
         if "observation_space" in state:
-            _check_size(state["observation_space"])
-            space = space_from_json(state["observation_space"])
+            space = read_space(state["observation_space"])
         else:
             space = spaces.Box(-np.inf, np.inf, _checked_shape(state["observation_shape"]), np.float32)
         saved = SavedSolver(
@@ -190,6 +189,17 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
             raise UserError(f"observation space {space} cannot be saved")
 
 
+def read_space(said: Any) -> gymnasium.Space[Any]:
+    """The space that a file claims; a wrong or a huge one is refused before anything is made of it."""
+    try:
+        _check_size(said)
+        return space_from_json(said)
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise UserError(f"observation_space must be a known space, got {brief(said)}") from error
+
+
 def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
     """The inverse of :func:`space_to_json`."""
     match said["type"]:
@@ -201,7 +211,7 @@ def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
             shape, dtype = _checked_shape(said["shape"]), np.dtype(said["dtype"]).type
             low, high = (np.asarray(_unbound(said[name]), np.float64) for name in ("low", "high"))
             return spaces.Box(
-                *(np.broadcast_to(bound, shape).astype(dtype) for bound in (low, high)), shape, dtype
+                *(np.broadcast_to(_cast(bound, dtype), shape) for bound in (low, high)), shape, dtype
             )
         case "Discrete":
             return spaces.Discrete(_checked_count("n", said["n"]), start=int(said["start"]))
@@ -216,6 +226,17 @@ def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
             return spaces.Tuple([space_from_json(part) for _, part in said["spaces"]])
         case other:
             raise UserError(f"unknown observation space {other!r}")
+
+
+def _cast(bound: np.ndarray, dtype: Any) -> np.ndarray:
+    """A bound in the space's own type; as a float, that of int64 lies just beyond it."""
+    if np.dtype(dtype).kind not in "iu":
+        return bound.astype(dtype)
+    limits = np.iinfo(dtype)
+    inside = np.where((bound > limits.min) & (bound < float(limits.max)), bound, 0).astype(dtype)
+    ends = np.where(bound >= float(limits.max), limits.max, limits.min).astype(dtype)
+    cast: np.ndarray = np.where((bound > limits.min) & (bound < float(limits.max)), inside, ends)
+    return cast
 
 
 def _check_size(said: Any) -> None:

@@ -149,7 +149,10 @@ class Library:
             return {"name": name, "problem": "it is linked to a place outside the folder of runs"}
         except ValueError as error:
             return {"name": name, "problem": str(error)}
-        return _described(name, path)
+        entry = _described(name, path)
+        if "problem" in entry:  # names in it need not say where the folder of runs is
+            entry["problem"] = entry["problem"].replace(f"{self.root}/", "")
+        return entry
 
 
 def check_bounds(config: SolverConfig, actions: int) -> None:

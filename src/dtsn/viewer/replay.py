@@ -131,14 +131,17 @@ class Navigation(World):
         """One exit, in the hall and with the layout that a run was trained on."""
         layout, hall = trained_on.get("exit_layout"), trained_on.get("hall")
         usual = NavigationOptions().hall if self.size == 20 else self._halls()[0]
-        chosen = {"exits": "1", "layout": layout if layout in EXIT_LAYOUTS else EXIT_LAYOUTS[0]}
+        chosen = {
+            "exits": "1",
+            "layout": layout if layout in EXIT_LAYOUTS else NavigationOptions().exit_layout,
+        }
         if isinstance(hall, list) and len(hall) == 2 and all(type(edge) is int for edge in hall):
             with contextlib.suppress(ValueError):  # of a hall that cannot be
                 usual = NavigationOptions(size=self.size, hall=(hall[0], hall[1])).hall
-        return chosen | {"hall": f"{usual[0]}-{usual[1]}"}
+        return {**chosen, "hall": f"{usual[0]}-{usual[1]}"}
 
     def _options(self, options: Options) -> NavigationOptions:
-        known = {"exits": "2", "layout": EXIT_LAYOUTS[0], "hall": self.defaults({})["hall"]}
+        known = self.defaults({}) | {"exits": "2"}
         _refuse_unknown(options, known)
         chosen = known | options
         first, _, last = chosen["hall"].partition("-")
