@@ -25,6 +25,7 @@ from dtsn.drawing import (
     zoom,
 )
 from dtsn.envs.navigation import GOAL, MOVES, render_rgb
+from dtsn.errors import UserError
 from dtsn.inspection.document import Grid, SearchDocument
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ GOOD, BAD = SOLVERS["dtsn"].colour, SOLVERS["qnet"].colour
 def search_figure(document: SearchDocument, path: Path) -> Path:
     """The tree, its hall if it has one, and the Q-values; the suffix says whether as an SVG or a PNG."""
     if len(document["nodes"]) > MAX_DRAWN:
-        raise ValueError(
+        raise UserError(
             f"a tree of {len(document['nodes'])} nodes is too large to draw, at most {MAX_DRAWN}: "
             "search with fewer iterations or write .json"
         )
@@ -62,7 +63,7 @@ def hall_figure(document: SearchDocument, path: Path) -> Path:
     """The tree laid out on its hall, and the root's Q-values after every iteration."""
     scene = document["scene"]
     if scene is None or scene["kind"] != "grid":
-        raise ValueError("the document must show a hall, got another scene: use search_figure")
+        raise UserError("the document must show a hall, got another scene: use search_figure")
     figure = new_figure(10.6, 5.0)
     hall, lines = figure.subplots(1, 2, width_ratios=(1.2, 1))
     _draw_on_hall(hall, _Tree(document), scene, f"Search tree, {len(document['iterations'])} expansions")
@@ -292,7 +293,7 @@ def _frame(document: SearchDocument, step: int, outcome: str = "") -> Any:
         raise ImportError("animations need pillow: pip install 'dtsn[plots]'") from error
     scene, cell = document["scene"], 16
     if scene is None or scene["kind"] != "grid":
-        raise ValueError("an animation must show a hall, got documents with another scene")
+        raise UserError("an animation must show a hall, got documents with another scene")
     robot = scene["cells"][document["best_path"][1]] if outcome else scene["robot"]
     hall = render_rgb(np.array(scene["walls"], bool), np.array(scene["goal"]), np.array(robot), cell)
     height, width = hall.shape[:2]

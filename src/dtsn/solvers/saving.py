@@ -56,7 +56,7 @@ class SavedSolver:
 def save_solver(solver: Solver, folder: Path) -> Path:
     """Write a solver as ``folder``, in place of an earlier one; other things there are left alone."""
     if solver.network is None or solver.observation_space is None:
-        raise ValueError(
+        raise UserError(
             "the solver's modules are your own, which a folder cannot describe: keep its state_dict()"
         )
     if folder.exists() and not (folder / "state.json").is_file():
@@ -109,7 +109,7 @@ def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
         kind, remedy = "dtsn's", "leave out encoder="
         if saved.own_encoder:
             kind, remedy = "its maker's", "pass a module of that class as encoder="
-        raise ValueError(f"{folder} holds a solver with an encoder of {kind}: {remedy}")
+        raise UserError(f"{folder} holds a solver with an encoder of {kind}: {remedy}")
     return saved
 
 
@@ -186,7 +186,7 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
             found = [[key, space_to_json(part)] for key, part in parts(space)]
             return {"type": name, "spaces": found}
         case _:
-            raise ValueError(f"observation space {space} cannot be saved")
+            raise UserError(f"observation space {space} cannot be saved")
 
 
 def read_space(said: Any) -> gymnasium.Space[Any]:
@@ -225,7 +225,7 @@ def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
         case "Tuple":
             return spaces.Tuple([space_from_json(part) for _, part in said["spaces"]])
         case other:
-            raise ValueError(f"unknown observation space {other!r}")
+            raise UserError(f"unknown observation space {other!r}")
 
 
 def _cast(bound: np.ndarray, dtype: Any) -> np.ndarray:
