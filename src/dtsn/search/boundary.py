@@ -17,7 +17,7 @@ def check_latent(root: Tensor) -> None:
         raise ValueError(
             f"root must be floating-point latents [B, ...], got {root.dtype} {tuple(root.shape)}"
         )
-    if len(root) == 0:
+    if root.shape[0] == 0:
         raise ValueError(f"root must hold at least one row, got shape {tuple(root.shape)}")
 
 
