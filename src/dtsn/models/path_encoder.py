@@ -79,7 +79,7 @@ def cheapest_paths(source: Tensor, cost: Tensor) -> Tensor:
         return paths
 
     def goes_on(value: Tensor, changed: Tensor) -> Tensor:
-        return changed
+        return changed.clone()  # what is handed on must not be the same tensor
 
     def step(value: Tensor, changed: Tensor) -> tuple[Tensor, Tensor]:
         through = functional.pad(value - cost, (1, 1, 1, 1), value=-torch.inf)

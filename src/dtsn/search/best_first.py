@@ -72,7 +72,9 @@ def best_first_search(
         raise ValueError("merge needs a discount above 0, got 0")
     check_uniforms(uniforms, root.shape[0], iterations)
     is_random = name in ("sample", "epsilon_greedy")
-    noise = draw_noise(root, iterations, uniforms, generator) if is_random else root.new_empty(root.shape[0], 0)
+    noise = (
+        draw_noise(root, iterations, uniforms, generator) if is_random else root.new_empty(root.shape[0], 0)
+    )
     children = expand(model, root)
     children = children._replace(valid=root_mask(invalid_actions, children))
     if not callable(rule) and _is_small(root):

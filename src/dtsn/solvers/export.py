@@ -54,7 +54,7 @@ class Decision(nn.Module):
         return ("observation", *("uniforms",) * self.draws, *("invalid_actions",) * self.masked)
 
     def forward(self, observation: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
-        """Observations ``[B, ...]`` (``uniforms [B, T]``, ``invalid_actions [B, A]``) -> Q ``[B, A]``, actions."""
+        """Observations ``[B, ...]`` and what else :attr:`inputs` names -> Q ``[B, A]`` and actions ``[B]``."""
         given = dict(zip(self.inputs[1:], others, strict=True))
         q = self.solver.q_of_rows(
             observation, given.get("uniforms"), given.get("invalid_actions"), deterministic=not self.draws
@@ -66,7 +66,9 @@ def export_solver_graph(solver: Solver, path: Path, uniforms: bool, mask: bool) 
     """Write ``path`` (.onnx or .pt2) and compare it with the solver."""
     space = solver.observation_space
     if not isinstance(space, gymnasium.spaces.Box):
-        raise ExportError(f"only solvers of Box observations can be exported, got {space}: flatten them first")
+        raise ExportError(
+            f"only solvers of Box observations can be exported, got {space}: flatten them first"
+        )
     if path.suffix not in (".onnx", ".pt2"):
         raise ExportError(f"the file must end with .onnx or .pt2, got {path.name!r}")
     if uniforms and solver.kind.acting_planner != "best_first":
@@ -76,7 +78,9 @@ def export_solver_graph(solver: Solver, path: Path, uniforms: bool, mask: bool) 
     try:
         with torch.no_grad():
             program = _program(decision, solver)
-            run = _write_onnx(program, decision, path) if path.suffix == ".onnx" else _write_pt2(program, path)
+            run = (
+                _write_onnx(program, decision, path) if path.suffix == ".onnx" else _write_pt2(program, path)
+            )
             return _compared(decision, run, path)
     finally:
         solver.train(was_training)
