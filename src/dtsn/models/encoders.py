@@ -56,7 +56,7 @@ class GridEncoder(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """Planes ``[B, C, H, W]`` -> ``u [B, latent]``."""
-        fine, coarse = (c.expand(len(observation), -1, -1, -1) for c in (self.fine, self.coarse))  # type: ignore[operator]
+        fine, coarse = (c.expand(observation.shape[0], -1, -1, -1) for c in (self.fine, self.coarse))  # type: ignore[operator]
         planes = observation.to(fine.dtype)
         # Channels last is the layout in which these narrow convolutions are fastest on a CPU.
         inputs = torch.cat([planes, fine], 1).contiguous(memory_format=torch.channels_last)

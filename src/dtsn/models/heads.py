@@ -78,7 +78,7 @@ class MapHead(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """States ``[B, C, H, W]`` -> ``[B, out]``, or ``[B]`` for a scalar."""
-        where = self.coordinates.to(state.dtype).expand(len(state), -1, -1, -1)  # type: ignore[operator]
+        where = self.coordinates.to(state.dtype).expand(state.shape[0], -1, -1, -1)  # type: ignore[operator]
         pooled = torch.relu(self.cells(torch.cat([state, where], 1))).amax((2, 3))
         out: Tensor = self.last(pooled) * self.scale
         return out.squeeze(-1) if self.scalar else out

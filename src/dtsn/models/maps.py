@@ -83,7 +83,7 @@ class MoveTransition(nn.Module):
         matrix = (8 * self.weight @ self.taps).view(actions, cells, cells)
         around = state[:, :cells].expand(actions, -1, -1)
         moved = torch.baddbmm((8 * self.bias).view(-1, 1, 1), around, matrix)  # [A, B, K²]
-        step = (FAR * self.step).expand(len(state), -1, -1)  # [B, A, 2]
+        step = (FAR * self.step).expand(state.shape[0], -1, -1)  # [B, A, 2]
         return torch.cat([moved.transpose(0, 1), step], 2)
 
 

@@ -72,6 +72,27 @@ class CheapestPaths(torch.autograd.Function):
         return to_source.view_as(source), to_cost.view_as(cost)
 
 
+def cheapest_paths(source: Tensor, cost: Tensor) -> Tensor:
+    """:class:`CheapestPaths`; a loop within the graph where one is exported."""
+    if not torch.compiler.is_exporting():
+        paths: Tensor = CheapestPaths.apply(source, cost)  # type: ignore[no-untyped-call]
+        return paths
+
+    def goes_on(value: Tensor, changed: Tensor) -> Tensor:
+        return changed.clone()  # what is handed on must not be the same tensor
+
+    def step(value: Tensor, changed: Tensor) -> tuple[Tensor, Tensor]:
+        through = functional.pad(value - cost, (1, 1, 1, 1), value=-torch.inf)
+        best = torch.maximum(source, through[..., :-2, 1:-1])
+        for neighbour in (through[..., 2:, 1:-1], through[..., 1:-1, :-2], through[..., 1:-1, 2:]):
+            best = torch.maximum(best, neighbour)
+        return best, (best != value).any()
+
+    start = source.clone(), torch.ones((), dtype=torch.bool, device=source.device)
+    paths, _ = torch.while_loop(goes_on, step, start)  # type: ignore[no-untyped-call]
+    return paths
+
+
 class PathEncoder(nn.Module):
     """0/1 planes ``[B, C, H, W] -> [B, latent]`` by cheapest paths between the marks of the planes.
 
@@ -105,7 +126,7 @@ class PathEncoder(nn.Module):
         marks = planes * points[:, :, None, None]
         full = self.contrast.dtype  # of paths and costs, whatever the convolutions run in
         source, cost = _pairs((1 - marks.to(full)) * UNREACHED, self._cost(near, planes))
-        paths: Tensor = CheapestPaths.apply(source, cost)  # type: ignore[no-untyped-call]
+        paths = cheapest_paths(source, cost)
         where = marks.flatten(2).argmax(2)  # [B, C]
         # At each mark: C·K paths, here and by way of 9 cells, and F features.
         read = torch.cat([self._ways(paths, cost, where), _at(near.to(full), where)], 1)
@@ -138,7 +159,7 @@ class PathEncoder(nn.Module):
 
 def _pairs(source: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
     """Sources ``[B, C, H, W]`` and costs ``[B, K, H, W]`` -> all pairs ``[B, C·K, H, W]``."""
-    shape = (len(source), source.shape[1], cost.shape[1], *source.shape[2:])
+    shape = (source.shape[0], source.shape[1], cost.shape[1], *source.shape[2:])
     pairs = source[:, :, None].expand(shape), cost[:, None].expand(shape)
     return pairs[0].flatten(1, 2), pairs[1].flatten(1, 2)
 

@@ -83,9 +83,9 @@ def final_q(path_value: Tensor, selected: list[Tensor], exists: Tensor | None = 
     ``selected`` are T columns ``[B, 1]``.
     """
     backed_up = path_value.clone()
-    families = backed_up[:, 1:].view(len(path_value), len(selected), -1).unbind(1)  # T views [B, A]
+    families = backed_up[:, 1:].view(path_value.shape[0], len(selected), -1).unbind(1)  # T views [B, A]
     if exists is not None:
-        idle = ~exists[:, 1:].view(len(path_value), len(selected), -1).any(2)
+        idle = ~exists[:, 1:].view(path_value.shape[0], len(selected), -1).any(2)
     for t in reversed(range(1, len(selected))):
         slot, best = selected[t], families[t].amax(1, keepdim=True)
         if exists is not None:
@@ -119,7 +119,7 @@ class _Backup(torch.autograd.Function):
         ctx.temperature, ctx.blocks = temperature, blocks_of(slots.shape[1], path_value.numel())
         # As in selection, −inf is for nodes that cannot be chosen, not for what a diverged model says.
         scores = path_value.clamp(min=torch.finfo(path_value.dtype).min)
-        best, log_probs = [], [path_value.new_zeros(len(slots), 1)]  # the root is chosen for certain
+        best, log_probs = [], [path_value.new_zeros(slots.shape[0], 1)]  # the root is chosen for certain
         for block in ctx.blocks:
             leaves = counting(scores, leaf_until, ctx.actions, block)  # [B, block, n]
             best.append(_best_leaf(leaves, under, ctx.actions, block))
@@ -219,7 +219,7 @@ def _carry_forward(best: Tensor, under: Tensor, actions: int) -> Tensor:
     steps = torch.arange(actions, actions + best.shape[1], device=best.device)[:, None]
     # Columns of [root children | best]: of each action's last turn up to t.
     latest = torch.where(under[:, :, None] == action, steps, action).cummax(1).values
-    choices = torch.cat([(1 + action).expand(len(best), -1), best], 1)
+    choices = torch.cat([(1 + action).expand(best.shape[0], -1), best], 1)
     return choices.gather(1, latest.flatten(1)).view_as(latest)
 
 

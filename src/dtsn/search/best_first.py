@@ -71,9 +71,11 @@ def best_first_search(
     discount = checked_discount(discount)
     if merge and discount == 0:
         raise UserError("merge needs a discount above 0, got 0")
-    check_uniforms(uniforms, len(root), iterations)
+    check_uniforms(uniforms, root.shape[0], iterations)
     is_random = name in ("sample", "epsilon_greedy")
-    noise = draw_noise(root, iterations, uniforms, generator) if is_random else root.new_empty(len(root), 0)
+    noise = (
+        draw_noise(root, iterations, uniforms, generator) if is_random else root.new_empty(root.shape[0], 0)
+    )
     children = expand(model, root)
     children = children._replace(valid=root_mask(invalid_actions, children))
     if not callable(rule) and _is_small(root):
@@ -101,9 +103,9 @@ def _grow(
     places = Places(model, root, nodes) if merge else None
     rewards: list[Tensor] = []  # T times [B, A]
     values: list[Tensor] = []  # T times [B, A]
-    slot = torch.zeros(len(root), 1, dtype=torch.int64, device=root.device)
+    slot = torch.zeros(root.shape[0], 1, dtype=torch.int64, device=root.device)
     selected = [slot]  # T times [B, 1]
-    latents = children.latent.new_empty(len(root), tables.stored, *children.latent.shape[2:])
+    latents = children.latent.new_empty(root.shape[0], tables.stored, *children.latent.shape[2:])
     for t in range(iterations):
         reward, shut = children.reward, None
         value = model.value(children.latent.flatten(0, 1)).view(reward.shape)
@@ -191,7 +193,7 @@ def _is_small(root: Tensor) -> bool:
     """Whether to grow the tree on plain numbers: one row on the CPU and no gradient to carry."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
-    return len(root) == 1 and root.device.type == "cpu"
+    return root.shape[0] == 1 and root.device.type == "cpu"
 
 
 def _from_numbers(tree: single_row.RowTree, root: Children, rule: str, temperature: float) -> SearchTree:

@@ -16,7 +16,7 @@ def check_latent(root: Tensor) -> None:
     """Refuse a root that is no batch of latents."""
     if root.dim() < 2 or not root.is_floating_point():
         raise UserError(f"root must be floating-point latents [B, ...], got {root.dtype} {tuple(root.shape)}")
-    if len(root) == 0:
+    if root.shape[0] == 0:
         raise UserError(f"root must hold at least one row, got shape {tuple(root.shape)}")
 
 

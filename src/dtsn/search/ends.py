@@ -40,7 +40,7 @@ class Ends:
 
     def __init__(self, root: Tensor):
         self.root = root  # [B, ...]
-        self.stuck = torch.zeros(len(root), 1, dtype=torch.bool, device=root.device)
+        self.stuck = torch.zeros(root.shape[0], 1, dtype=torch.bool, device=root.device)
         # Of the root [B, 1], then of each iteration [B, A]:
         self.exists = [~self.stuck]
         self.terminal: list[Tensor | None] = [None]

@@ -61,7 +61,7 @@ def full_expansion(
     children = children._replace(valid=root_mask(invalid_actions, children))
     actions = children.reward.shape[1]
     rows = max(1, LEAVES_AT_ONCE // actions**depth)
-    if len(root) <= rows:
+    if torch.compiler.is_exporting() or root.shape[0] <= rows:  # an exported graph has no batch size yet
         grown = _grow(model, root, children, depth, discount)
         q = grown.candidates.max(2).values
     else:
@@ -162,7 +162,7 @@ def _grow_in_parts(
     """The same, ``rows`` rows at a time and without gradient."""
     parts = []
     with torch.no_grad():
-        for start in range(0, len(root), rows):
+        for start in range(0, root.shape[0], rows):
             part = slice(start, start + rows)
             here = Children(*(None if table is None else table[part] for table in children))  # type: ignore[arg-type]
             parts.append(_grow(model, root[part], here, depth, discount))
@@ -203,7 +203,7 @@ def _follow(
 
 def _or_root(expandable: Tensor, latent: Tensor, root: Tensor) -> Tensor:
     """Latents ``[B·n, ...]`` where ``expandable [B, n]`` or ``[B·n]``; the root's elsewhere, for nothing."""
-    roots = root.repeat_interleave(len(latent) // len(root), 0)
+    roots = root.repeat_interleave(len(latent) // root.shape[0], 0)
     return torch.where(_beside(expandable, latent), latent, roots)
 
 

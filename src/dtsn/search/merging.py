@@ -42,11 +42,11 @@ class Places:
 
     def __init__(self, model: LatentModel, root: Tensor, nodes: int):
         self.key = key_of(model)
-        self.keys = torch.zeros(len(root), nodes, dtype=torch.int64, device=root.device)
+        self.keys = torch.zeros(root.shape[0], nodes, dtype=torch.int64, device=root.device)
         self.counts = torch.zeros_like(self.keys, dtype=torch.bool)  # ends and missing nodes are no places
-        self.canonical = torch.arange(nodes, device=root.device).repeat(len(root), 1)
+        self.canonical = torch.arange(nodes, device=root.device).repeat(root.shape[0], 1)
         self.made = 0
-        self.add(root[:, None], torch.zeros(len(root), 1, dtype=torch.bool, device=root.device))
+        self.add(root[:, None], torch.zeros(root.shape[0], 1, dtype=torch.bool, device=root.device))
 
     def add(self, latent: Tensor, shut: Tensor) -> Tensor:
         """Note the next nodes ``latent [B, n, ...]`` save those ``shut``; which are aliases, ``[B, n]``."""
@@ -216,7 +216,7 @@ def _below(slots: Tensor, actions: int) -> Tensor:
     """``[B, T, T]`` whether the node expanded at the second iteration is that of the first, or below it."""
     iterations = slots.shape[1]
     creator = (slots - 1).div(actions, rounding_mode="floor").clamp(min=0)  # the iteration that made the node
-    one = torch.eye(iterations, device=slots.device).expand(len(slots), -1, -1)
+    one = torch.eye(iterations, device=slots.device).expand(slots.shape[0], -1, -1)
     reach = one.scatter(1, creator[:, None], 1.0)  # by at most one edge; by twice as many every time
     for _ in range((iterations - 1).bit_length()):
         reach = (reach @ reach).clamp(max=1)

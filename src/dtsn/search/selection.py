@@ -107,7 +107,7 @@ def draw_noise(
     """One number ``[B, T]`` in [0, 1) for every choice."""
     if uniforms is None:
         device = root.device if generator is None else generator.device
-        uniforms = torch.rand(len(root), iterations, generator=generator, device=device)
+        uniforms = torch.rand(root.shape[0], iterations, generator=generator, device=device)
     # Below 1 by more than a rounding error, so that the inverse CDF never runs off the end.
     return uniforms.to(root.device, table_dtype(root)).clamp(max=1 - 1e-6)
 
@@ -139,6 +139,8 @@ def _inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     """One slot ``[B, 1]`` per row of ``probs [B, n]``; a slot of probability 0 is never taken."""
     cdf = probs.cumsum(1)
     total = cdf.narrow(1, cdf.shape[1] - 1, 1)  # 1 but for rounding
+    if torch.compiler.is_exporting():  # ONNX does not know searchsorted
+        return (cdf <= uniform * total).sum(1, keepdim=True).clamp(max=cdf.shape[1] - 1)
     # The clamp matters where a diverged model made the policy NaN: its Q-values will say so.
     return torch.searchsorted(cdf, uniform * total, right=True).clamp_(max=cdf.shape[1] - 1)
 

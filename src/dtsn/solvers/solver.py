@@ -30,6 +30,7 @@ from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel, update_average
 from dtsn.search import SearchTree, best_first_search, full_expansion
 from dtsn.solvers import losses, saving
+from dtsn.solvers.export import Export, export_solver_graph
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.observations import read_mask, read_rows, read_uniforms
 
@@ -138,6 +139,16 @@ class Solver(nn.Module):
         solver = saving.with_weights(make, saved)
         solver.environment = saved.environment
         return solver.to(device).eval()
+
+    def export(self, path: str | Path, *, uniforms: bool = False, mask: bool = False) -> Export:
+        """Write the whole decision as one graph for any batch size, and compare the file with the solver.
+
+        Args:
+            path: a file that ends with .onnx (needs ``dtsn[export]``) or .pt2 (``torch.export``).
+            uniforms: draw expansions by an input ``uniforms [B, T]``; otherwise the search is greedy.
+            mask: take an input ``invalid_actions [B, A]`` (bool).
+        """
+        return export_solver_graph(self, Path(path), uniforms, mask)
 
     @property
     def device(self) -> torch.device:
@@ -363,6 +374,14 @@ class Solver(nn.Module):
             generator=generator,
             merge=acting and config.merge,
         )
+
+    def q_of_rows(
+        self, rows: Tensor, uniforms: Tensor | None, invalid_actions: Tensor | None, deterministic: bool
+    ) -> Tensor:
+        """Q-values ``[B, A]`` by the acting planner of rows that need no check: what an exported graph does."""
+        latent = self.world_model.encode(rows)
+        lead = (rows.shape[0],)
+        return self._tree(True, latent, lead, invalid_actions, uniforms, None, deterministic).q
 
     @property
     def act_iterations(self) -> int:
