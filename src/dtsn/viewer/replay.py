@@ -136,7 +136,7 @@ class Navigation(World):
         if isinstance(hall, list) and len(hall) == 2 and all(type(edge) is int for edge in hall):
             with contextlib.suppress(ValueError):  # of a hall that cannot be
                 usual = NavigationOptions(size=self.size, hall=(hall[0], hall[1])).hall
-        return {**chosen, "hall": f"{usual[0]}-{usual[1]}"}
+        return {"exits": "1", "layout": layout, "hall": f"{usual[0]}-{usual[1]}"}
 
     def _options(self, options: Options) -> NavigationOptions:
         known = self.defaults({}) | {"exits": "2"}
