@@ -54,7 +54,7 @@ class Decision(nn.Module):
         return ("observation", *("uniforms",) * self.draws, *("invalid_actions",) * self.masked)
 
     def forward(self, observation: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
-        """Observations ``[B, ...]`` and what else :attr:`inputs` names -> Q ``[B, A]`` and actions ``[B]``."""
+        """Observations ``[B, ...]`` and what else ``inputs`` names -> Q ``[B, A]`` and actions ``[B]``."""
         given = dict(zip(self.inputs[1:], others, strict=True))
         q = self.solver.q_of_rows(
             observation, given.get("uniforms"), given.get("invalid_actions"), deterministic=not self.draws
@@ -86,7 +86,7 @@ def export_solver_graph(solver: Solver, path: Path, uniforms: bool, mask: bool) 
         solver.train(was_training)
 
 
-def _program(decision: Decision, solver: Solver) -> torch.export.ExportedProgram:
+def _program(decision: Decision) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=1, max=1 << 20)
     inputs = random_inputs(decision, 3, 0)
     others = tuple({0: batch} for _ in inputs[1:])

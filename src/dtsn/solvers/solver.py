@@ -377,7 +377,7 @@ class Solver(nn.Module):
     def q_of_rows(
         self, rows: Tensor, uniforms: Tensor | None, invalid_actions: Tensor | None, deterministic: bool
     ) -> Tensor:
-        """Q-values ``[B, A]`` by the acting planner of rows that need no check: what an exported graph does."""
+        """Q-values ``[B, A]`` of rows that need no check, by the acting planner: as in an exported graph."""
         latent = self.world_model.encode(rows)
         lead = (rows.shape[0],)
         return self._tree(True, latent, lead, invalid_actions, uniforms, None, deterministic).q
