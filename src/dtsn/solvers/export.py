@@ -86,7 +86,7 @@ def export_solver_graph(solver: Solver, path: Path, uniforms: bool, mask: bool) 
         solver.train(was_training)
 
 
-def _program(decision: Decision, solver: Solver) -> torch.export.ExportedProgram:
+def _program(decision: Decision) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=1, max=1 << 20)
     inputs = random_inputs(decision, 3, 0)
     others = tuple({0: batch} for _ in inputs[1:])
