@@ -73,17 +73,13 @@ def export_solver_graph(solver: Solver, path: Path, uniforms: bool, mask: bool) 
         raise ExportError(f"the file must end with .onnx or .pt2, got {path.name!r}")
     if uniforms and solver.kind.acting_planner != "best_first":
         raise ExportError(f"{solver.kind.title} draws nothing when acting: leave out uniforms")
-    was_training = solver.training
-    decision = Decision(solver.eval(), uniforms, mask)
-    try:
-        with torch.no_grad():
-            program = _program(decision, solver)
-            run = (
-                _write_onnx(program, decision, path) if path.suffix == ".onnx" else _write_pt2(program, path)
-            )
-            return _compared(decision, run, path)
-    finally:
-        solver.train(was_training)
+    # A copy without gradients: a graph that is loaded must not ask for them.
+    decision = Decision(copy.deepcopy(solver).eval().requires_grad_(False), uniforms, mask)
+    with torch.no_grad():
+        program = _program(decision)
+        onnx = path.suffix == ".onnx"
+        run = _write_onnx(program, decision, path) if onnx else _write_pt2(program, path)
+        return _compared(decision, run, path)
 
 
 def _program(decision: Decision) -> torch.export.ExportedProgram:
