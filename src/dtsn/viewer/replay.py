@@ -130,13 +130,11 @@ class Navigation(World):
         """One exit, in the hall and with the layout that a run was trained on."""
         layout, hall = trained_on.get("exit_layout"), trained_on.get("hall")
         usual = NavigationOptions().hall if self.size == 20 else self._halls()[0]
-        chosen = {
-            "exits": "1",
-            "layout": layout if layout in EXIT_LAYOUTS else NavigationOptions().exit_layout,
-        }
+        known = layout if layout in EXIT_LAYOUTS else None
         if isinstance(hall, list) and len(hall) == 2 and all(type(edge) is int for edge in hall):
             with contextlib.suppress(ValueError):  # of a hall that cannot be
                 usual = NavigationOptions(size=self.size, hall=(hall[0], hall[1])).hall
+        layout = known or NavigationOptions().exit_layout
         return {"exits": "1", "layout": layout, "hall": f"{usual[0]}-{usual[1]}"}
 
     def _options(self, options: Options) -> NavigationOptions:
