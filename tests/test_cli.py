@@ -232,13 +232,13 @@ def test_train_and_eval(folder: Path, inside: Callable[..., str]) -> None:
 
 
 def test_eval_plays_the_layout_trained_on(folder: Path, inside: Callable[..., str]) -> None:
-    inside("collect", "--episodes", "20", "--exit-layout", "opposite", "--out", "opposite.h5")
-    qnet = ("--data", "opposite.h5", *QNET[2:], "--steps", "1", "--run", "run")
+    inside("collect", "--episodes", "20", "--exit-layout", "independent", "--out", "other.h5")
+    qnet = ("--data", "other.h5", *QNET[2:], "--steps", "1", "--run", "run")
     inside("train", *qnet)
     for trained in ("run", "run/checkpoints/step-1"):
-        assert "exits opposite" in inside("eval", trained, "--levels", "5")
-        assert (folder / trained / "evaluation/exits-2-T10-opposite.csv.gz").exists()
-    assert "exits independent" in inside("eval", "run", "--levels", "5", "--exit-layout", "independent")
+        assert "exits independent" in inside("eval", trained, "--levels", "5")
+        assert (folder / trained / "evaluation/exits-2-T10-independent.csv.gz").exists()
+    assert "exits opposite" in inside("eval", "run", "--levels", "5", "--exit-layout", "opposite")
 
 
 # --- looking into a search ---------------------------------------------------------------------------
