@@ -55,8 +55,8 @@ class Trainer:
 
     Args:
         config: every number of the run.
-        observation: what observations look like (``Dataset.observation``), or their bare shape where
-            ``config.network.encoder`` is named.
+        observation: what one observation looks like (``Dataset.observation``), or its bare shape, without
+            B, where ``config.network.encoder`` is named.
         num_actions: A.
         device: where to train.
     """
@@ -238,6 +238,9 @@ def train_run(
         resume: go on with the run that is there, from its newest checkpoint.
         validate: scores every regular checkpoint, and the best one is kept beside the newest.
         track: where metrics go besides metrics.jsonl: tensorboard, wandb or mlflow.
+
+    Returns:
+        A generator that trains as it is read: the metrics of each step by name.
     """
     folder = RunFolder(run).open(resume)
     try:
