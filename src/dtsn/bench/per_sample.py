@@ -42,7 +42,7 @@ def search_one_sample(model: WorldModel, root: Tensor, iterations: int) -> tuple
         latents, rewards = model.expand(node.latent)[:2]  # [1, A, D], [1, A]
         node.children = tuple(
             Node(latent, reward, node.returns + reward, model.value(latent)[0])
-            for latent, reward in zip(latents[0].split(1), rewards[0], strict=True)
+            for latent, reward in zip(latents.transpose(0, 1), rewards[0], strict=True)
         )
         open_nodes += node.children
         q_values.append(torch.stack([child.q_value() for child in top.children]))
