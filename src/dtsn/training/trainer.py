@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +225,7 @@ def train_run(
     resume: bool = False,
     validate: Validate | None = None,
     track: TrackerName = "none",
-) -> Iterator[dict[str, float]]:
+) -> Generator[dict[str, float], None, None]:
     """Train in a run folder: yields the metrics of every step.
 
     The trainer is restored before this returns, and the folder is this run's alone until the generator ends.
@@ -270,7 +270,7 @@ def _check_discount(config: TrainConfig, dataset: Dataset) -> None:
 
 def _steps(
     folder: RunFolder, trainer: Trainer, dataset: Dataset, validate: Validate | None, tracker: Tracker
-) -> Iterator[dict[str, float]]:
+) -> Generator[dict[str, float], None, None]:
     with folder:
         logged = trainer.step
         try:
