@@ -74,7 +74,7 @@ def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solve
         search: overrides fields of its :class:`SolverConfig`, e.g. ``act_iterations=50``.
 
     Returns:
-        A solver in ``eval()`` mode.
+        A solver in ``eval()`` mode, from observations ``[B, ...]`` to Q-values ``[B, A]``.
     """
     run = RunFolder.of(folder)
     folder = checkpoint_of(Path(folder))
