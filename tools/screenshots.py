@@ -14,11 +14,11 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 FIGURES = Path(__file__).parent.parent / "docs/figures"
-LEVEL = "level=2000003"  # the same hall as in the README's figure
+LEVEL = "level=2000000"  # the same hall as in the README's figure
 SHOTS = {  # name: (width, height, colour scheme, what the address says, a node to point at)
     "light": (1280, 800, "light", f"{LEVEL}&t=7", 17),
-    "dark": (1280, 800, "dark", f"{LEVEL}&iterations=40&a=SSEEE&truth=1", None),
-    "phone": (380, 840, "light", f"{LEVEL}&a=SSE", None),
+    "dark": (1280, 800, "dark", f"{LEVEL}&iterations=40&a=NWWN&truth=1", None),
+    "phone": (380, 840, "light", f"{LEVEL}&a=NWW", None),
     "comparison": (1280, 800, "light", f"{LEVEL}&vs=shipped/navigation-qnet", None),
 }
 
@@ -45,7 +45,7 @@ def take(address: str, folder: Path) -> None:
             page.goto(f"{address}#{view}")
             page.wait_for_selector(".pane:not(.busy) .tree svg")
             if node is not None:
-                page.hover(f'.tree [data-id="{node}"] .disc')
+                page.hover(f'.tree [data-id="{node}"] .disc', force=True)
             page.wait_for_timeout(500)  # transitions
             path = folder / f"viewer-{name}.png"
             with_few_colours(page.screenshot()).save(path, optimize=True)

@@ -15,13 +15,13 @@ from dtsn.config import Rule
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.errors import UserError
 from dtsn.processes import prepare
-from dtsn.reproduce.records import read_record
 
 PLAN_LEVELS = 500  # of the levels that are played, those on which plans are checked
 
 if TYPE_CHECKING:
     from dtsn.evaluation.rows import NavigationRow
     from dtsn.solvers.solver import Solver
+    from dtsn.training.runs import Environment
 
 
 def eval_navigation(
@@ -89,7 +89,8 @@ def eval_navigation(
 
 def eval_run(run: str) -> tuple[Command, list[str]]:
     """Choose the command for a run folder or a checkpoint: by what it was trained on."""
-    command = eval_procgen if _environment(Path(run)).get("id") == "dtsn/Procgen-v0" else eval_navigation
+    known = environment_of(Path(run))
+    command = eval_procgen if known is not None and known.id == "dtsn/Procgen-v0" else eval_navigation
     return command, [run]
 
 
@@ -188,7 +189,8 @@ def eval_procgen(
 
 def trained_on(run: Path) -> dict[str, Any]:
     """Return the options of the environment that a run was trained on; nothing if it does not say."""
-    return dict(_environment(run).get("options", {}))
+    known = environment_of(run)
+    return {} if known is None else known.options
 
 
 def trained_halls(run: Path | None) -> NavigationOptions:
@@ -198,6 +200,8 @@ def trained_halls(run: Path | None) -> NavigationOptions:
     return NavigationOptions(**known | ({"hall": tuple(known["hall"])} if "hall" in known else {}))
 
 
-def _environment(run: Path) -> dict[str, Any]:
-    folder = run.parent.parent if run.parent.name == "checkpoints" else run
-    return dict(read_record(folder / "config.json").get("env", {}))
+def environment_of(run: Path) -> Environment | None:
+    """Return what a run was trained on, if it says so."""
+    from dtsn.training.runs import RunFolder
+
+    return RunFolder.of(run).environment()
