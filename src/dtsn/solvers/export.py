@@ -6,6 +6,7 @@ The graph takes observations ``[B, ...]`` with any B and answers with Q-values `
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
