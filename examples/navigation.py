@@ -32,7 +32,7 @@ def main(episodes: int = 1000, steps: int = 1000, levels: int = 200) -> dict[str
                 search_warmup=steps // 5,
             )
             with Dataset(path) as data:
-                trainer = Trainer(config, data.observation_shape, data.num_actions)
+                trainer = Trainer(config, data.observation, data.num_actions)
                 for metrics in trainer.run(data):
                     if metrics["step"] % 100 == 0:
                         print(f"{name}, step {metrics['step']}: loss {metrics['loss']:.3f}")

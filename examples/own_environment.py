@@ -87,7 +87,7 @@ def train(path: Path, steps: int) -> Solver:
         learning_rate=3e-3,
     )
     with Dataset(path) as data:
-        trainer = Trainer(config, data.observation_shape, data.num_actions)
+        trainer = Trainer(config, data.observation, data.num_actions)
         for _ in trainer.run(data):
             pass
     return trainer.solver.eval()

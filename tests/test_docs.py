@@ -1,4 +1,4 @@
-"""The tutorial learns what it says, the pages' commands and code run, the site builds."""
+"""The tutorial learns what it says, commands and code of the pages run, and the site builds."""
 
 from __future__ import annotations
 

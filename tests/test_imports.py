@@ -24,7 +24,7 @@ PACKAGES: dict[str, set[str]] = {
     "arrays": set(),
     "spelling": set(),
     "errors": set(),
-    "batch": set(),
+    "batch": {"errors"},
     "randomness": {"arrays"},
     "storage": {"arrays", "errors"},
     "checkpoint": {"arrays", "errors", "storage"},
@@ -143,6 +143,12 @@ def test_nobody_imports_names_from_the_package_itself() -> None:
                 and node.value.id == "dtsn"
             ):
                 assert node.attr.startswith("__"), module
+
+
+def test_deliberate_errors_are_for_users() -> None:
+    # A plain ValueError would be shown as a bug: by the command line, with its traceback.
+    for module, path in SOURCES.items():
+        assert "raise ValueError" not in path.read_text(), module
 
 
 def picture() -> str:

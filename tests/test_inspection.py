@@ -386,7 +386,7 @@ def test_settings_of_the_search(solver: Solver) -> None:
         ({"level": -1}, "seeds must not be negative"),
         ({"time": -1}, "must not be negative"),
         ({"seed": -1}, "must not be negative"),
-        ({"robot": (7, 7)}, "robot must be on a free cell"),
+        ({"robot": (8, 8)}, "robot must be on a free cell"),
         ({"robot": (20, 0)}, "robot must be on a free cell"),
         ({"robot": (1.5, 0)}, r"robot must be \(row, column\)"),
     ],
@@ -403,7 +403,7 @@ def test_trees_too_large_are_refused_before_they_grow() -> None:
 
 def test_deep_trees_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="nodes or more"):
-        describe_search(random_solver("treeqn", depth=10**6), torch.zeros(5).double())
+        describe_search(random_solver("treeqn", depth=100), torch.zeros(5).double())
 
 
 def test_diverged_solvers_are_refused() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dtsn.batch import Batch
+from dtsn.cli.train import as_encoder_allows
 from dtsn.config import SOLVERS, LossWeights, NetworkConfig, SolverConfig, TrainConfig
 from dtsn.envs.navigation import MOVES, NavigationOptions, make_levels, observe, step
 from dtsn.models import maps
@@ -377,6 +378,17 @@ def test_refuses_what_maps_cannot_be() -> None:
 def test_refuses_what_a_world_model_does_not_support(words: str, settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=words):
         Solver.create(SolverConfig(**settings), PLANES, FOUR, network=NetworkConfig(encoder="grid"))
+
+
+def test_command_drops_what_other_encoders_lack() -> None:
+    other = replace(NAVIGATION, network=replace(NAVIGATION.network, encoder="grid"))
+    found = as_encoder_allows(other)
+    assert not found.network.termination
+    assert (found.solver.weights.termination, found.solver.weights.conservative_value) == (0, 0)
+    assert found.solver.weights.conservative_reward == NAVIGATION.solver.weights.conservative_reward
+    assert as_encoder_allows(NAVIGATION) is NAVIGATION
+    asked = replace(other.solver, weights=replace(other.solver.weights, termination=0.5))
+    assert as_encoder_allows(replace(other, solver=asked)).solver.weights.termination == 0.5
 
 
 def test_conservative_reward_needs_no_maps() -> None:

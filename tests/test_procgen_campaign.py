@@ -165,7 +165,9 @@ def test_commands_by_hand_and_what_they_refuse(tmp_path, monkeypatch, capsys):
     assert "levels must be at least 1, got 0" in fails(
         monkeypatch, capsys, "eval", "procgen", run, "--game", "leaper", "--levels", 0
     )
-    assert "use dtsn train procgen" in fails(monkeypatch, capsys, "train", "--data", data, "--run", run)
+    assert "holds frames of Procgen: use dtsn train" in fails(
+        monkeypatch, capsys, "train", "--data", data, "--run", run
+    )
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ SPACES = [
     Box(np.array([-1.5, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)),
     Box(0, 255, (12, 16, 3), np.uint8),
     Box(0, 1, (3, 5, 6), np.uint8),
+    *(Box(np.iinfo(k).min, np.iinfo(k).max, (2,), k) for k in (np.int8, np.int32, np.int64, np.uint64)),
     Discrete(5, start=-1),
     MultiBinary(3),
     MultiBinary([2, 2]),

@@ -101,7 +101,7 @@ def test_weights_multiply_each_samples_loss(name: str) -> None:
     torch.testing.assert_close(weighted.total.detach(), (torch.as_tensor(weight).float() * total).mean())
     assert all(torch.equal(weighted.terms[key], term) for key, term in plain.terms.items())
     # Of weight 0, a sample might as well not be there: neither value nor gradient.
-    kept = Batch(**{key: value[weight > 0] for key, value in vars(batch).items()})
+    kept = Batch(**{key: value[weight > 0] for key, value in batch.tensors().items()})
     draws = {key: value[torch.as_tensor(weight > 0)] for key, value in draws.items()}
     alone = solver.loss(kept, weight=weight[weight > 0], **draws)
     gradients = []
@@ -149,11 +149,11 @@ def test_td_target(name: str) -> None:
 
 def test_batch_of_numpy() -> None:
     batch = transitions()
-    arrays = {name: value.numpy() for name, value in vars(batch).items()}
+    arrays = {name: value.numpy() for name, value in batch.tensors().items()}
     arrays |= {"action": arrays["action"].astype(np.int32)[:, None], "reward": arrays["reward"].astype(float)}
     arrays["terminated"] = arrays["terminated"].astype(np.float32)[:, None]
     made = Batch.of(arrays)
-    for name, value in vars(batch).items():
+    for name, value in batch.tensors().items():
         assert torch.equal(getattr(made, name), value)
         assert getattr(made, name).dtype == value.dtype
     assert torch.equal(
@@ -166,7 +166,7 @@ def test_batch_of_numpy() -> None:
 
 
 def test_arrays_in_a_batch_become_tensors() -> None:
-    arrays = Batch(**{name: value.numpy() for name, value in vars(transitions()).items()})
+    arrays = Batch(**{name: value.numpy() for name, value in transitions().tensors().items()})
     assert torch.equal(arrays.to("cpu").observation, transitions().observation)
     assert make("qnet").loss(arrays).total.isfinite()
 
@@ -189,7 +189,7 @@ def test_a_batch_of_dicts_trains() -> None:
     space = Dict(a=Box(-1, 1, (2,)), b=Discrete(3))
     solver = Solver.create(SolverConfig(iterations=T), space, Discrete(ACTIONS), seed=0)
     seen = {"a": numbers(6, 2).numpy(), "b": np.arange(6) % 3}
-    batch = Batch.of(vars(transitions()) | {"observation": seen, "next_observation": seen})
+    batch = Batch.of(transitions().tensors() | {"observation": seen, "next_observation": seen})
     solver.loss(batch).total.backward()
     assert all(p.grad is not None for p in solver.world_model.parameters())
     short = {"a": numbers(5, 2), "b": np.arange(5) % 3}

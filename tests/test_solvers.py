@@ -169,11 +169,13 @@ def test_each_loss_reaches_the_modules_it_should(name: str, kind: str, term: str
 @each_solver
 @each_kind
 def test_loss_terms(name: str, kind: str) -> None:
-    result = make(name, kind).loss(transitions(kind))
+    solver = make(name, kind)
+    result = solver.loss(transitions(kind))
     assert set(result.terms) == SOLVERS[name][3]
     assert all(term.shape == (BATCH,) for term in result.terms.values())
     assert result.total.shape == ()
-    torch.testing.assert_close(result.total, torch.stack([*result.terms.values()]).sum(0).mean())
+    weighted = [getattr(solver.config.weights, key) * term for key, term in result.terms.items()]
+    torch.testing.assert_close(result.total, torch.stack(weighted).sum(0).mean())
 
 
 @each_kind

@@ -170,6 +170,7 @@ def test_auto_encoder_goes_by_the_bounds_of_the_data(dataset: Dataset, tmp_path:
     trainer = train(tmp_path, dataset, config)
     assert isinstance(trainer.solver.world_model.encoder, GridEncoder)
     assert isinstance(load_solver(tmp_path).world_model.encoder, GridEncoder)
+    assert isinstance(Solver.load(tmp_path / "checkpoints/step-2").world_model.encoder, GridEncoder)
     frames = Trainer(config, ObservationSpec.of((3, 20, 20), np.uint8), 4)
     assert isinstance(frames.solver.world_model.encoder, ImpalaEncoder)
 

@@ -200,7 +200,9 @@ def test_runs_are_listed(server: Server) -> None:
         "step": load_state(shipped("dtsn"))["step"],
         "steps": [2000, 3000],
     }
-    assert listed["exported"]["options"] == {"exits": "1", "layout": "independent", "hall": "7-12"}
+    usual = NavigationOptions()
+    hall = f"{usual.hall[0]}-{usual.hall[1]}"
+    assert listed["exported"]["options"] == {"exits": "1", "layout": usual.exit_layout, "hall": hall}
     assert listed["shipped/navigation-qnet"]["planner"] == "one_step"
     assert listed["shipped/navigation-qnet"]["iterations"] is None
     assert overview["solvers"]["dtsn"] == {"title": "D-TSN", "colour": SOLVERS["dtsn"].colour}
@@ -224,7 +226,7 @@ def test_missing_folder_shows_the_shipped_solvers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("run", ["shipped/navigation-dtsn", "study/dtsn-0", "exported"])
 def test_search_is_the_library_s(server: Server, run: str) -> None:
     search = {"iterations": 7, "rule": "epsilon_greedy", "temperature": 0.5}
-    status, reply = server.search(run=run, level=LEVEL, actions=[0], seed=3, **search)
+    status, reply = server.search(run=run, level=LEVEL, actions=[1], seed=3, **search)
     assert status == 200
     robot = reply["state"]["scene"]["robot"]
     options = NavigationOptions(exits=1)

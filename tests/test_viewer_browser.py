@@ -276,7 +276,8 @@ def test_bad_runs_are_listed_and_cannot_be_chosen(page: Page, address: str) -> N
     page.wait_for_selector(TREE)
     option = page.locator('#run option[value="bad"]')
     assert option.is_disabled()
-    assert "not readable JSON" in option.inner_text()
+    assert option.inner_text().startswith("bad: cannot read bad/state.json")
+    assert "must be readable JSON" in (option.get_attribute("title") or "")
     assert page.locator('#vs option[value="bad"]').count() == 0
 
 

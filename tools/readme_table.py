@@ -21,25 +21,43 @@ PLACE = re.compile(r"(<!-- results:.*?-->\n).*?(<!-- /results -->)", re.DOTALL)
 
 
 def success_rates(headline: dict[str, Any]) -> dict[str, dict[str, float]] | None:
-    """Return success by solver and number of exits; None where a solver has not been tested."""
+    """Return rates by solver and column; None where a solver has not been tested."""
     try:
-        return {name: {exits: headline[name][exits]["success"] for exits in ("2", "1")} for name in SOLVERS}
+        return {
+            name: {
+                "2": headline[name]["2"]["success"],
+                "1": headline[name]["1"]["success"],
+                "within": headline[name]["1"]["within_2x"],
+                "seeds": float(len(headline[name]["1"]["seeds"])),
+            }
+            for name in SOLVERS
+        }
     except KeyError:
         return None
 
 
 def table(rates: dict[str, dict[str, float]]) -> str:
     """Return a row for each solver: ours, and the paper's in brackets; the best of ours in bold."""
-    lines = ["| solver | two exits, as trained | one exit, never seen in training |", "|---|---|---|"]
-    best = {exits: max(found[exits] for found in rates.values()) for exits in ("2", "1")}
+    lines = [
+        "| solver | two exits, as trained | one exit, never seen in training "
+        "| one exit, within twice the shortest way | seeds |",
+        "|---|---|---|---|---|",
+    ]
+    columns = ("2", "1", "within")
+    best = {column: max(found[column] for found in rates.values()) for column in columns}
     for solver, kind in SOLVERS.items():
         cells = []
-        for exits in ("2", "1"):
-            rate, paper = rates[solver][exits], PAPER_NAVIGATION[solver, int(exits), 10].success
-            mark = "**" if rate == best[exits] else ""
-            cells.append(f"{mark}{100 * rate:.1f}{mark} ({paper})")
-        lines.append(f"| {kind.title} | {' | '.join(cells)} |")
+        for column in columns:
+            mark = "**" if rates[solver][column] == best[column] else ""
+            paper = "" if column == "within" else f" ({PAPER_NAVIGATION[solver, int(column), 10].success})"
+            cells.append(f"{mark}{percent(rates[solver][column])}{mark}{paper}")
+        lines.append(f"| {kind.title} | {' | '.join(cells)} | {rates[solver]['seeds']:.0f} |")
     return "\n".join(lines) + "\n"
+
+
+def percent(rate: float) -> str:
+    """Return a rate in percent; two digits where one would round it to 100."""
+    return f"{100 * rate:.{2 if 0.9995 <= rate < 1 else 1}f}"
 
 
 def fill(readme: str, rates: dict[str, dict[str, float]]) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dtsn.errors import UserError
+
 # An observation as its space has it: an array, or a Dict's or Tuple's structure of arrays.
 Observation = Tensor | Mapping[str, Any] | tuple[Any, ...]
 
@@ -55,7 +57,7 @@ class Batch:
         unknown = [name for name in mapping if name not in names]
         if missing or unknown:
             wrong = f"{missing[0]!r} missing" if missing else f"{unknown[0]!r} unknown"
-            raise ValueError(f"a batch has the fields {', '.join(names)}, got {wrong}")
+            raise UserError(f"a batch has the fields {', '.join(names)}, got {wrong}")
         columns = {name: _column(name, mapping[name]) for name in DTYPES if name in mapping}
         columns.setdefault("q_target", torch.full_like(columns["reward"], torch.nan))
         seen = {
@@ -85,5 +87,5 @@ def _column(name: str, values: Any) -> Tensor:
     if tensor.dim() == 2 and tensor.shape[1] == 1:
         tensor = tensor.squeeze(1)
     if name == "action" and (tensor.is_floating_point() or tensor.is_complex()):
-        raise ValueError(f"action must be whole numbers, got {tensor.dtype}")
+        raise UserError(f"action must be whole numbers, got {tensor.dtype}")
     return tensor.to(DTYPES[name])

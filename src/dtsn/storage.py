@@ -92,7 +92,7 @@ def read_array(path: Path, limit: int) -> Array:
         read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(stream)
         if dtype.kind not in "biuf" or dtype.itemsize > 8:
-            raise ValueError(f"its type is {dtype}")
+            raise UserError(f"its type is {dtype}")
         values = np.frombuffer(stream.read(), dtype)
         return values.reshape(shape, order="F" if fortran else "C").copy()
     except Exception as error:  # what is no array makes numpy raise nearly anything
@@ -100,7 +100,7 @@ def read_array(path: Path, limit: int) -> Array:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    raise UserError(f"{name} is not JSON")
 
 
 def append_to(path: Path) -> io.FileIO:

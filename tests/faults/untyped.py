@@ -125,7 +125,7 @@ def _copied(folder: Path, source: Path, name: str) -> Path:
 def _bad_fields(folder: Path, run: Path, resume: Callable[[Path], None]) -> Iterator[Case]:
     """States and tensors that are sealed by one who knows how, and resumed from."""
     values: list[Any] = ["abc", 10**30, -1, 1.5, None, [], {}, True, "\x1b[31m"]
-    for field in ("step", "skips", "config", "num_actions", "observation_shape", "observation", "data"):
+    for field in ("step", "skips", "config", "num_actions", "observation_shape", "observation_space", "data"):
         for number, value in enumerate(values):
             if (field, value) in (("data", None), ("skips", True)):
                 continue

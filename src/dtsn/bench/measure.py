@@ -526,7 +526,7 @@ def pipeline(quick: bool) -> Iterator[Row]:
         path = collect_navigation(Path(folder) / "navigation.h5", episodes=50)
         with Dataset(path) as dataset:
             trainer = Trainer(NAVIGATION, dataset.observation_shape, dataset.num_actions)
-            trainer.step = NAVIGATION.search_warmup  # steps with the whole search
+            trainer.step = NAVIGATION.search_warmup + NAVIGATION.search_ramp  # now with the whole search
             batches = dataset.batches(NAVIGATION.batch_size, seed=0, transform=grid_symmetries)
             batch = next(batches)
             functions = {"load": lambda: next(batches), "train": lambda: trainer.update(batch)}

@@ -123,7 +123,7 @@ transitions against 40.{memory}
 
 The encoder in bfloat16 (`--network.precision bfloat16`) makes the D-TSN(10) step {bfloat16} × as fast: most
 of it is the world model, which stays in float32. What it does to success on Navigation is in
-[results.md](results.md#half-precision).
+[results.md](results.md).
 
 ## Growth
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dtsn.solvers.solver import Solver
 
 SHOWN = ("qnet", "dtsn")  # from left to right
+STEPS_SHOWN = 40  # of an episode: a robot that circles does so until time is up
 SECONDS_PER_STEP = 0.25
 
 
@@ -77,7 +79,8 @@ def side_by_side(solvers: Mapping[str, Solver], level: int, path: Path) -> Path:
     films: dict[str, list[Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, solver in solvers.items():
-            decisions = list(watch_navigation(solver, level, replace(trained_halls(shipped(name)), exits=1)))
+            options = replace(trained_halls(shipped(name)), exits=1)
+            decisions = list(islice(watch_navigation(solver, level, options), STEPS_SHOWN))
             with Image.open(episode_gif(decisions, Path(folder) / f"{name}.gif")) as film:
                 films[SOLVERS[name].title] = _frames(film)
     length = max(map(len, films.values()))

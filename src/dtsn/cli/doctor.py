@@ -20,7 +20,7 @@ from dtsn.pretrained import shipped
 from dtsn.processes import prepare
 
 LEVELS = 50
-EXPECTED = {"dtsn": 45, "qnet": 45}  # of LEVELS two-exit test levels: far below what they solve
+EXPECTED = {"dtsn": 45, "qnet": 30}  # of LEVELS two-exit test levels: far below what they solve
 
 # As installed metadata has them: rich<16,>=14 or minari[hdf5]>=0.5.3; extra == "minari"
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*(?:;.*extra == [\"'](\w+)[\"'])?")

@@ -45,7 +45,7 @@ def eval_navigation(
         levels: number of levels in each scenario, one episode each.
         split: test levels, or validation levels while you are still choosing settings.
         exit_layout: exits anywhere on the walls, or on opposite sides; as trained if not given (an exported
-            solver does not say: independent).
+            solver does not say: opposite).
         iterations: expansions of the search when acting; as trained if not given.
         rule: how the search picks nodes; as trained if not given.
         out: folder for the raw rows, one line per episode; RUN/evaluation if not given.
@@ -95,7 +95,7 @@ def eval_run(run: str) -> tuple[Command, list[str]]:
 
 def circumstances(layout: str, rule: str | None, split: str, seed: int) -> str:
     """Return what of a test is not as usual, for the name of its file."""
-    usual = {"independent", "test", "seed0"}
+    usual = {"opposite", "test", "seed0"}
     return "".join(f"-{word}" for word in (layout, rule, split, f"seed{seed}") if word and word not in usual)
 
 

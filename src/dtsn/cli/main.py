@@ -104,4 +104,4 @@ def is_for_users(error: Exception) -> bool:
     """Whether an error's message says what to mend, so that its traceback would only be in the way."""
     if isinstance(error, ImportError):  # ours name no module; a part of dtsn that is missing is a bug
         return not (error.name or "").startswith("dtsn")
-    return isinstance(error, UserError | ValueError | OSError | ArithmeticError)
+    return isinstance(error, UserError | OSError)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _CPU = PROCGEN_BUDGETS["cpu"].train
 PROCGEN = replace(_CPU, solver=replace(_CPU.solver, discount=1.0))  # as dtsn collect procgen has it
+PLANES = ("grid", "maps", "paths")  # encoders of 0/1 planes, not of frames
 
 
 def _command(preset: TrainConfig, default_data: Path, about: str, example: str) -> Command:
@@ -45,6 +46,7 @@ def _command(preset: TrainConfig, default_data: Path, about: str, example: str) 
     ) -> None:
         if preset is NAVIGATION and data == DATA and not data.exists():
             collect_navigation(out=data)
+        config = as_encoder_allows(config)
         if run is None:
             prefix = "" if preset is NAVIGATION else f"{data.stem}-"
             run = Path("runs") / f"{prefix}{config.solver.name}-{config.seed}"
@@ -87,6 +89,20 @@ train_procgen = _command(
     "Train a solver on a Procgen data set; the defaults are those of the CPU budget, undiscounted.",
     "dtsn train procgen --data data/coinrun.h5 --solver.name qnet",
 )
+
+
+def as_encoder_allows(config: TrainConfig) -> TrainConfig:
+    """Drop what only the maps encoder has from Navigation's settings, where another encoder is asked for.
+
+    What was asked for by name stays, so that it is refused if it does not fit.
+    """
+    if config.network.encoder == "maps":
+        return config
+    weights, usual = config.solver.weights, NAVIGATION.solver.weights
+    names = ("termination", "conservative_value")
+    off = {name: 0.0 for name in names if getattr(weights, name) == getattr(usual, name)}
+    solver = replace(config.solver, weights=replace(weights, **off))
+    return replace(config, solver=solver, network=replace(config.network, termination=False))
 
 
 def train_file(path: str) -> tuple[Command, list[str]]:
@@ -138,7 +154,7 @@ def fit(
 
     prepare(threads)
     with Dataset(data) as dataset:
-        if dataset.header["env_id"] == "dtsn/Procgen-v0" and config.network.encoder in ("grid", "paths"):
+        if dataset.header["env_id"] == "dtsn/Procgen-v0" and config.network.encoder in PLANES:
             raise UserError(f"{data} holds frames of Procgen: use dtsn train {data}")
         chosen = pick_device(device)
         trainer = Trainer(config, dataset.observation, dataset.num_actions, chosen)

@@ -16,6 +16,7 @@ from dtsn.arrays import Array
 from dtsn.data.format import DatasetError, Episode
 from dtsn.data.writer import DatasetWriter
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions
+from dtsn.errors import UserError
 from dtsn.storage import open_regular
 
 # TIME_NUMBER_STEPS_LEVEL_RETURN.npz
@@ -108,11 +109,11 @@ def _check_directory(content: BinaryIO) -> None:
     end = content.read()
     locator, record = end[:-ZIP_END_BYTES], end[-ZIP_END_BYTES:]
     if not record.startswith(ZIP_END) or locator.startswith(ZIP64_LOCATOR):
-        raise ValueError("it must be a zip archive without a comment and of less than 4 GiB")
+        raise UserError("it must be a zip archive without a comment and of less than 4 GiB")
     entries = int.from_bytes(record[10:12], "little")
     directory = int.from_bytes(record[12:16], "little")
     if entries > MAX_ENTRIES or directory > MAX_DIRECTORY_BYTES:
-        raise ValueError(f"it must hold at most {MAX_ENTRIES} arrays, got {entries}")
+        raise UserError(f"it must hold at most {MAX_ENTRIES} arrays, got {entries}")
     content.seek(0)
 
 
@@ -125,7 +126,7 @@ def _read_npy(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], kind:
         )
         claimed, fortran, dtype = read(stream)
         if claimed != shape or dtype.kind not in "biuf" or dtype.itemsize > 8 or fortran:
-            raise ValueError(f"{name} must be numbers {list(shape)}, got {dtype}{list(claimed)}")
+            raise UserError(f"{name} must be numbers {list(shape)}, got {dtype}{list(claimed)}")
         values = np.empty(shape, kind)
         for row in values.reshape(len(values), -1):
             row[...] = np.frombuffer(stream.read(row.size * dtype.itemsize), dtype)

@@ -231,9 +231,9 @@ class NavigationVectorEnv(gym.vector.VectorEnv):  # type: ignore[misc]
         if split not in SPLITS:
             raise UserError(f"split must be one of {tuple(SPLITS)}, got {split!r}")
         if render_mode not in (None, *RENDER_MODES):
-            raise ValueError(f"render_mode must be None or one of {RENDER_MODES}, got {render_mode!r}")
+            raise UserError(f"render_mode must be None or one of {RENDER_MODES}, got {render_mode!r}")
         if not math.isfinite(collision_reward):
-            raise ValueError(f"collision_reward must be finite, got {collision_reward!r}")
+            raise UserError(f"collision_reward must be finite, got {collision_reward!r}")
         self.num_envs, self.split, self.render_mode = num_envs, split, render_mode
         self.collision_reward = collision_reward
         self.options = NavigationOptions(**options)

@@ -12,6 +12,7 @@ import numpy as np
 
 from dtsn.arrays import Ints
 from dtsn.envs.navigation import SPLITS, Levels, NavigationOptions, make_levels
+from dtsn.errors import UserError
 from dtsn.experts.collect import expert_levels
 
 VALIDATION_LEVELS = 1000  # the first ones are what settings are chosen by; test levels equal none of them
@@ -22,10 +23,10 @@ MAX_BARREN = 20  # blocks of seeds in a row without a new hall: there are no mor
 def first_levels(split: str, count: int) -> Ints:
     """The first ``count`` level seeds ``[L]`` of a split."""
     if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        raise UserError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     first, end = SPLITS[split]
     if not 1 <= count <= end - first:
-        raise ValueError(f"levels must be from 1 to the {end - first} of the {split} split, got {count}")
+        raise UserError(f"levels must be from 1 to the {end - first} of the {split} split, got {count}")
     return np.arange(first, first + count)
 
 
@@ -66,7 +67,7 @@ def unseen_levels(
         barren = 0 if len(found) > before else barren + 1
         if barren == MAX_BARREN:
             break
-    raise ValueError(
+    raise UserError(
         f"levels must be at most {len(found)} in halls {options.hall}, exits {options.exit_layout}: "
         f"no more of the {split} split are different, got {count}"
     )

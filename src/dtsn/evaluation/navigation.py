@@ -11,6 +11,7 @@ import torch
 
 from dtsn.arrays import Bools, Float32s, Ints
 from dtsn.envs.navigation import Levels, NavigationOptions, make_levels, observe, step
+from dtsn.errors import UserError
 from dtsn.evaluation.rows import NavigationRow
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.randomness import hashed_integers
@@ -100,9 +101,9 @@ def play(act: Act, start: Levels, max_steps: int, loops: bool = False) -> Iterat
 def actor(solver: Solver, start: Levels, seed: int = 0, temperature: float | None = None) -> Act:
     """The solver as a player of levels; its draws depend on (seed, level, time) alone."""
     if seed < 0:
-        raise ValueError(f"seed must not be negative, got {seed}")
+        raise UserError(f"seed must not be negative, got {seed}")
     if temperature is not None and not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+        raise UserError(f"temperature must be positive and finite, got {temperature}")
     solver.eval()
 
     def act(active: Ints, robot: Ints, time: int) -> Ints:

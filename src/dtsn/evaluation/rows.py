@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from dtsn.arrays import Float64s
+from dtsn.errors import UserError
 from dtsn.storage import replace_durably
 
 SUFFIX = ".csv.gz"
@@ -118,12 +119,12 @@ def read_rows(path: Path, kind: type[Row]) -> Columns:
         with gzip.open(path, "rt") as file:
             header, *lines = file.read().splitlines() or [""]
         if not lines:
-            raise ValueError("no episodes")
+            raise UserError("no episodes")
         table = np.loadtxt(lines, dtype=np.float64, delimiter=",", ndmin=2)  # [episodes, columns]
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read ({error}): delete it and test this run again") from error
+        raise UserError(f"{path} cannot be read ({error}): delete it and test this run again") from error
     if header != ",".join(names) or table.shape[1] != len(names) or not np.isfinite(table).all():
-        raise ValueError(f"{path} must have the columns {','.join(names)} and finite numbers, got {header}")
+        raise UserError(f"{path} must have the columns {','.join(names)} and finite numbers, got {header}")
     return dict(zip(names, table.T, strict=True))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol
 
 from dtsn.envs.procgen import Policy, ProcgenOptions
+from dtsn.errors import UserError
 
 ExpertKind = Literal["ppg", "scripted"]
 
@@ -27,5 +28,5 @@ def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
     from dtsn.experts.maze_search import MazeSearch
 
     if options.game != "maze":
-        raise ValueError(f"there is no scripted expert for {options.game}, only for maze: train one by PPG")
+        raise UserError(f"there is no scripted expert for {options.game}, only for maze: train one by PPG")
     return MazeSearch(options)

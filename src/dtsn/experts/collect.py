@@ -148,7 +148,7 @@ def collect_procgen(
     split_range("train", num_levels)
     if expert is not None and expert.options != options:
         theirs, ours = (f"{x.game} ({x.mode})" for x in (expert.options, options))
-        raise ValueError(f"the expert plays {theirs}, not {ours}: give an expert of the same game and mode")
+        raise UserError(f"the expert must play {ours}, got one of {theirs}")
     header: dict[str, Any] = {
         "env_id": "dtsn/Procgen-v0",
         "env_options": asdict(options),

@@ -15,6 +15,7 @@ import numpy as np
 
 from dtsn.arrays import Bools, Bytes, Float64s, Ints
 from dtsn.envs.procgen import ACTION_NAMES, Policy, ProcgenOptions
+from dtsn.errors import UserError
 from dtsn.experts.behaviour import ExpertKind
 from dtsn.randomness import hashed_uniforms
 
@@ -41,7 +42,7 @@ class MazeSearch:
 
     def __init__(self, options: ProcgenOptions) -> None:
         if (options.game, options.mode) != ("maze", "easy"):
-            raise ValueError(f"options must be maze in mode easy, got {options.game} in mode {options.mode}")
+            raise UserError(f"options must be maze in mode easy, got {options.game} in mode {options.mode}")
         self.options = options
 
     def description(self) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from dtsn.models.build import make_encoder
 from dtsn.randomness import hashed_uniforms
 from dtsn.settings import config_from_dict, plain
 from dtsn.training.runs import NoRunError, RunFolder, checkpoint_of
+from dtsn.training.trainer import DivergedError
 
 REWARD_LIMIT = 10.0  # largest normalised reward
 RECENT = 100  # episodes that the reported return and success rate are means of
@@ -284,7 +285,7 @@ class PhasicPolicyGradient:
 
     def _update(self, loss: Tensor, optimizer: str) -> None:
         if not math.isfinite(float(loss.detach())):
-            raise ArithmeticError(
+            raise DivergedError(
                 f"the loss is {float(loss.detach())} after {self.step} steps: try a smaller "
                 + ("learning_rate" if optimizer == "optimizer" else "auxiliary_learning_rate")
             )

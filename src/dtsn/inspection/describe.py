@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dtsn.arrays import Bools, Bytes, Float64s, Ints
 from dtsn.config import PlannerName, Rule
 from dtsn.envs.procgen import ACTION_NAMES as PROCGEN_ACTIONS
+from dtsn.errors import UserError
 from dtsn.evaluation.procgen import procgen_noise
 from dtsn.inspection.document import (
     FORMAT,
@@ -71,7 +72,7 @@ def describe_search(
     num_actions, config, planner = solver.world_model.num_actions, solver.config, solver.kind.acting_planner
     check_size(planner, solver.act_iterations, config.depth, num_actions)
     if actions is not None and len(actions) != num_actions:
-        raise ValueError(f"actions must be {num_actions} names, got {len(actions)}")
+        raise UserError(f"actions must be {num_actions} names, got {len(actions)}")
     if uniforms is None:
         generator = torch.Generator().manual_seed(seed)
         uniforms = torch.rand(1, solver.act_iterations, generator=generator)
@@ -132,7 +133,7 @@ def picture(image: Bytes | str) -> Picture:
         kind, content = "svg+xml", image.encode()
     else:
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
-            raise ValueError(f"a picture must be uint8 [H, W, 3], got {image.dtype} {list(image.shape)}")
+            raise UserError(f"a picture must be uint8 [H, W, 3], got {image.dtype} {list(image.shape)}")
         try:
             from PIL import Image
         except ImportError as error:
@@ -154,7 +155,7 @@ def with_search(
     asked = {"act_iterations": iterations, "act_rule": rule, "temperature": temperature}
     changes = {name: value for name, value in asked.items() if value is not None}
     if iterations is not None and iterations > MAX_ITERATIONS:
-        raise ValueError(f"iterations must be at most {MAX_ITERATIONS}, got {iterations}")
+        raise UserError(f"iterations must be at most {MAX_ITERATIONS}, got {iterations}")
     changed = copy.copy(solver)
     changed.config = replace(solver.config, **changes)  # type: ignore[arg-type]
     return changed
@@ -172,7 +173,7 @@ def check_size(planner: PlannerName, iterations: int, depth: int, actions: int) 
             if nodes > MAX_NODES:
                 break
     if nodes > MAX_NODES:
-        raise ValueError(f"the search would have {nodes} nodes or more: at most {MAX_NODES} can be described")
+        raise UserError(f"the search would have {nodes} nodes or more: at most {MAX_NODES} can be described")
 
 
 class _Rows:
@@ -205,7 +206,7 @@ class _Rows:
             self.same_as = self.number[tree.merging.canonical[0].cpu().numpy()[self.slots]]
         self.q_values, self.q = row["q_values"], tree.q[0].cpu().numpy()
         if np.isnan(self.q).any() or not np.isfinite(self.q.max()) or not np.isfinite(self.path_value).all():
-            raise ValueError("the search gave values that are not finite: the solver has diverged")
+            raise UserError("the search gave values that are not finite: the solver has diverged")
 
     def __len__(self) -> int:
         return len(self.slots)

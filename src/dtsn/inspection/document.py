@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
+from dtsn.errors import UserError
 from dtsn.inspection.schema import MAX_ENTRIES, check_value, markdown_tables
 from dtsn.storage import replace_durably
 
@@ -173,9 +174,9 @@ def read_search(path: str | Path) -> SearchDocument:
     """A document that ``write_search`` wrote; anything else is refused by a ValueError that says why."""
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"{path}: no such file; dtsn plan --out {path} writes one")
+        raise UserError(f"{path}: no such file; dtsn plan --out {path} writes one")
     if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"{path}: larger than {MAX_BYTES // 2**20} MB, so not a search that dtsn wrote")
+        raise UserError(f"{path}: larger than {MAX_BYTES // 2**20} MB, so not a search that dtsn wrote")
     return parse_search(path.read_bytes(), str(path))
 
 
@@ -184,7 +185,7 @@ def parse_search(content: bytes, name: str) -> SearchDocument:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name}: not JSON ({error}); give a file that dtsn plan wrote") from error
+        raise UserError(f"{name}: not JSON ({error}); give a file that dtsn plan wrote") from error
     check_search(document, name)
     return document  # type: ignore[no-any-return]
 
@@ -192,16 +193,16 @@ def parse_search(content: bytes, name: str) -> SearchDocument:
 def check_search(document: Any, name: str = "document") -> None:
     """Raise a ValueError that begins with ``name`` and says what is wrong with a document, if anything is."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError(f"{name}: not a {FORMAT} document; dtsn plan --out FILE.json writes one")
+        raise UserError(f"{name}: not a {FORMAT} document; dtsn plan --out FILE.json writes one")
     version = document.get("version")
     if type(version) is not int or version != VERSION:
-        raise ValueError(f"{name}: version {version!r:.80} cannot be read, only {VERSION}; make it anew")
+        raise UserError(f"{name}: version {version!r:.80} cannot be read, only {VERSION}; make it anew")
     try:
         check_value(document, SearchDocument)
         _check_tree(document)  # type: ignore[arg-type]
         _check_scene(document)  # type: ignore[arg-type]
     except ValueError as error:
-        raise ValueError(f"{name}: {str(error).lstrip(' .')}") from error
+        raise UserError(f"{name}: {str(error).lstrip(' .')}") from error
 
 
 def _check_tree(document: SearchDocument) -> None:
@@ -294,7 +295,7 @@ def _cells(scene: Grid) -> Iterator[tuple[str, list[int]]]:
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise ValueError(message)
+        raise UserError(message)
 
 
 def schema_page() -> str:

@@ -25,12 +25,14 @@ from dtsn.drawing import (
     zoom,
 )
 from dtsn.envs.navigation import GOAL, MOVES, render_rgb
+from dtsn.errors import UserError
 from dtsn.inspection.document import Grid, SearchDocument
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PALE_WALL = (190, 196, 206)  # under a tree, whose late edges are dark
+RANGE_SHOWN = 15.0  # below the best value: what is worse is drawn there, lest one wall flattens all else
 MAX_DRAWN = 1500  # nodes in one picture: more would take minutes and show nothing
 MANY = 90  # nodes: more get no numbers
 GOOD, BAD = SOLVERS["dtsn"].colour, SOLVERS["qnet"].colour
@@ -39,7 +41,7 @@ GOOD, BAD = SOLVERS["dtsn"].colour, SOLVERS["qnet"].colour
 def search_figure(document: SearchDocument, path: Path) -> Path:
     """The tree, its hall if it has one, and the Q-values; the suffix says whether as an SVG or a PNG."""
     if len(document["nodes"]) > MAX_DRAWN:
-        raise ValueError(
+        raise UserError(
             f"a tree of {len(document['nodes'])} nodes is too large to draw, at most {MAX_DRAWN}: "
             "search with fewer iterations or write .json"
         )
@@ -61,7 +63,7 @@ def hall_figure(document: SearchDocument, path: Path) -> Path:
     """The tree laid out on its hall, and the root's Q-values after every iteration."""
     scene = document["scene"]
     if scene is None or scene["kind"] != "grid":
-        raise ValueError("the document must show a hall, got another scene: use search_figure")
+        raise UserError("the document must show a hall, got another scene: use search_figure")
     figure = new_figure(10.6, 5.0)
     hall, lines = figure.subplots(1, 2, width_ratios=(1.2, 1))
     _draw_on_hall(hall, _Tree(document), scene, f"Search tree, {len(document['iterations'])} expansions")
@@ -94,7 +96,7 @@ class _Tree:
             if above and nodes[above]["path_value"] is None:
                 value[above] = np.fmax(value[above], value[n])
         value[0] = np.nanmax(value[1:])
-        self.value: Float64s = value
+        self.value: Float64s = np.fmax(value, value[0] - RANGE_SHOWN)
         self.best = document["best_path"]
         self.colour = ACTION_COLOURS[document["action"] % 4]
 
@@ -254,19 +256,20 @@ def _draw_q_values(axes: Axes, document: SearchDocument) -> None:
     values = np.array([[np.nan if q is None else q for q in row] for row in rows])  # [T, A]
     final = np.array([np.nan if q is None else q for q in document["q"]])
     shown = np.flatnonzero(np.isfinite(final))
+    floor = np.nanmax(values) - RANGE_SHOWN
     for action in shown:
         width = 3.5 if action == document["action"] else 1.6
-        axes.plot(range(1, len(values) + 1), values[:, action], color=ACTION_COLOURS[action % 4],
+        axes.plot(range(1, len(values) + 1), values[:, action].clip(floor), color=ACTION_COLOURS[action % 4],
                   linewidth=width, marker="o" if len(values) <= 30 else "", markersize=width + 2,
                   zorder=2 + width)  # fmt: skip
     axes.set_xlabel("search iteration", color=MUTED)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     low, high = axes.get_ylim()
     digits = 2 if high - low > 0.5 else 3
-    for action, y in zip(shown, spread(final[shown], (high - low) / 16, low, high), strict=True):
+    for action, y in zip(shown, spread(final[shown].clip(floor), (high - low) / 16, low, high), strict=True):
         text = f"{document['actions'][action]}  {final[action]:.{digits}f}".replace("-", "−")
         text = text.replace("$", r"\$")  # names are no formulas
-        label(axes, len(values), float(final[action]), y, text, ACTION_COLOURS[action % 4])
+        label(axes, len(values), float(max(final[action], floor)), y, text, ACTION_COLOURS[action % 4])
 
 
 def episode_gif(frames: Sequence[tuple[SearchDocument, str]], path: Path, delay: float = 0.25) -> Path:
@@ -290,7 +293,7 @@ def _frame(document: SearchDocument, step: int, outcome: str = "") -> Any:
         raise ImportError("animations need pillow: pip install 'dtsn[plots]'") from error
     scene, cell = document["scene"], 16
     if scene is None or scene["kind"] != "grid":
-        raise ValueError("an animation must show a hall, got documents with another scene")
+        raise UserError("an animation must show a hall, got documents with another scene")
     robot = scene["cells"][document["best_path"][1]] if outcome else scene["robot"]
     hall = render_rgb(np.array(scene["walls"], bool), np.array(scene["goal"]), np.array(robot), cell)
     height, width = hall.shape[:2]

@@ -13,11 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from dtsn.arrays import Bools, Float32s, Ints
 from dtsn.envs.navigation import ACTION_NAMES, MOVES, NavigationOptions, make_levels, observe, step
+from dtsn.errors import UserError
 from dtsn.evaluation.navigation import search_noise, trace_navigation
 from dtsn.experts.value_iteration import optimal_q, optimal_values
 from dtsn.inspection.describe import describe_search, with_search
-from dtsn.inspection.document import Grid, Node, Plan, SearchDocument, Source
+from dtsn.inspection.document import MAX_BYTES, Grid, Node, Plan, SearchDocument, Source
 from dtsn.solvers.solver import Solver
+from dtsn.storage import read_array
 
 NOWHERE: Ints = np.array([[-1, -1]])  # as a goal: latent paths go on where an episode would end
 
@@ -39,7 +41,7 @@ def describe_navigation(
     """
     options = options or NavigationOptions()
     if time < 0 or seed < 0:
-        raise ValueError(f"time and seed must not be negative, got time {time} and seed {seed}")
+        raise UserError(f"time and seed must not be negative, got time {time} and seed {seed}")
     solver = with_search(solver, **search)
     start = make_levels([level], options)
     if robot is None:
@@ -81,7 +83,7 @@ def _robot_at(solver: Solver, level: int, options: NavigationOptions, time: int,
     decisions = min(time + 1, options.max_steps)
     cells = trace_navigation(solver, level, replace(options, max_steps=decisions), seed)
     if len(cells) <= time + 1:
-        raise ValueError(f"time must be below {len(cells) - 1}, where the episode ends, got {time}")
+        raise UserError(f"time must be below {len(cells) - 1}, where the episode ends, got {time}")
     cell: Ints = cells[time]
     return cell
 
@@ -100,12 +102,12 @@ def describe_hall(
     """The search on any grid: ``walls [H, W]``, ``goal [2]`` and ``robot [2]`` (row, column)."""
     walls, goal, robot = np.asarray(walls, dtype=bool), np.asarray(goal), np.asarray(robot)
     if walls.ndim != 2:
-        raise ValueError(f"walls must be a grid [H, W], got shape {list(walls.shape)}")
+        raise UserError(f"walls must be a grid [H, W], got shape {list(walls.shape)}")
     for name, cell in (("goal", goal), ("robot", robot)):
         if cell.shape != (2,) or not np.issubdtype(cell.dtype, np.integer):
-            raise ValueError(f"{name} must be (row, column), got {cell.tolist()}")
+            raise UserError(f"{name} must be (row, column), got {cell.tolist()}")
         if (cell < 0).any() or (cell >= walls.shape).any() or walls[tuple(cell)]:
-            raise ValueError(f"{name} must be on a free cell of the {walls.shape} grid, got {cell.tolist()}")
+            raise UserError(f"{name} must be on a free cell of the {walls.shape} grid, got {cell.tolist()}")
     observation = observe(walls[None], goal[None], robot[None])[0]
     document = describe_search(
         solver, observation, uniforms=uniforms, seed=seed, actions=ACTION_NAMES, source=source, **search
@@ -118,7 +120,7 @@ def search_again(solver: Solver, document: SearchDocument, *, seed: int = 0, **s
     """The search of a solver in the hall of a document, at the same level and time if it names them."""
     scene, source = document["scene"], document["source"]
     if scene is None or scene["kind"] != "grid":
-        raise ValueError("the document holds no hall to search anew: give the observation as .npy")
+        raise UserError("the document holds no hall to search anew: give the observation as .npy")
     solver, uniforms = with_search(solver, **search), None
     if source is not None:
         source = {**source, "seed": seed}
@@ -129,14 +131,10 @@ def search_again(solver: Solver, document: SearchDocument, *, seed: int = 0, **s
 
 def describe_observation(solver: Solver, path: Path, *, seed: int = 0, **search: Any) -> SearchDocument:
     """The search on an observation saved as ``.npy``; one that shows a hall is described as a hall."""
-    try:
-        observation = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path}: not an array that numpy.save wrote ({error})") from error
+    observation = read_array(path, MAX_BYTES)
     shape = solver.observation_shape
     if observation.shape != shape:
-        raise ValueError(f"{path}: must have shape {shape}, got {observation.shape}")
-    observation = np.array(observation)
+        raise UserError(f"{path}: must have shape {shape}, got {observation.shape}")
     if solver.world_model.num_actions == len(MOVES) and _shows_hall(observation):
         robot, goal = (np.argwhere(observation[plane])[0] for plane in (2, 1))
         return describe_hall(solver, observation[0] == 1, goal, robot, seed=seed, **search)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, Literal, NotRequired, Union
 
+from dtsn.errors import UserError
+
 MAX_ENTRIES = 20_000  # of one list or mapping
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -41,19 +43,19 @@ def _checker(kind: Any) -> Check:
 
 def _number(value: Any) -> None:
     if type(value) not in (int, float) or not -1e308 < value < 1e308:
-        raise ValueError(f" must be a finite number, got {value!r:.80}")
+        raise UserError(f" must be a finite number, got {value!r:.80}")
 
 
 def _text(value: Any) -> None:
     _exactly(str)(value)
     if _CONTROL.search(value):  # terminals act on them
-        raise ValueError(f" must not contain control characters, got {value!r:.80}")
+        raise UserError(f" must not contain control characters, got {value!r:.80}")
 
 
 def _exactly(kind: type) -> Check:
     def check(value: Any) -> None:
         if type(value) is not kind:
-            raise ValueError(f" must be of type {kind.__name__}, got {value!r:.80}")
+            raise UserError(f" must be of type {kind.__name__}, got {value!r:.80}")
 
     return check
 
@@ -61,7 +63,7 @@ def _exactly(kind: type) -> Check:
 def _literal(allowed: tuple[Any, ...]) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, (str, int)) or value not in allowed:
-            raise ValueError(f" must be {' or '.join(map(repr, allowed))}, got {value!r:.80}")
+            raise UserError(f" must be {' or '.join(map(repr, allowed))}, got {value!r:.80}")
 
     return check
 
@@ -83,14 +85,14 @@ def _union(kinds: tuple[Any, ...]) -> Check:
         if tagged:
             named = value.get("kind") if isinstance(value, dict) else None
             if not isinstance(named, str) or named not in tagged:
-                raise ValueError(f".kind must be one of {', '.join(tagged)}, got {named!r:.80}")
+                raise UserError(f".kind must be one of {', '.join(tagged)}, got {named!r:.80}")
             return _checker(tagged[named])(value)
         for one in checks:
             try:
                 return one(value)
             except ValueError:
                 continue
-        raise ValueError(f" must be {_words(inner)}, got {value!r:.80}")
+        raise UserError(f" must be {_words(inner)}, got {value!r:.80}")
 
     return check
 
@@ -98,12 +100,12 @@ def _union(kinds: tuple[Any, ...]) -> Check:
 def _items(item: Check) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, list) or len(value) > MAX_ENTRIES:
-            raise ValueError(f" must be a list of at most {MAX_ENTRIES} entries")
+            raise UserError(f" must be a list of at most {MAX_ENTRIES} entries")
         for index, entry in enumerate(value):
             try:
                 item(entry)
             except ValueError as error:
-                raise ValueError(f"[{index}]{error}") from None
+                raise UserError(f"[{index}]{error}") from None
 
     return check
 
@@ -111,12 +113,12 @@ def _items(item: Check) -> Check:
 def _mapping(item: Check) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, dict) or len(value) > MAX_ENTRIES:
-            raise ValueError(f" must be a mapping of at most {MAX_ENTRIES} entries")
+            raise UserError(f" must be a mapping of at most {MAX_ENTRIES} entries")
         for name, entry in value.items():
             try:
                 item(entry)
             except ValueError as error:
-                raise ValueError(f".{name}{error}") from None
+                raise UserError(f".{name}{error}") from None
 
     return check
 
@@ -127,12 +129,12 @@ def _fields(kind: Any) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, dict) or value.keys() != checks.keys():
             got = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
-            raise ValueError(f" must have the fields {', '.join(checks)}; got {got:.200}")
+            raise UserError(f" must have the fields {', '.join(checks)}; got {got:.200}")
         for name, one in checks.items():
             try:
                 one(value[name])
             except ValueError as error:
-                raise ValueError(f".{name}{error}") from None
+                raise UserError(f".{name}{error}") from None
 
     return check
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dtsn.config import LossWeights, SolverConfig
+from dtsn.errors import UserError
 
 ITERATIONS = 5  # of a search, where the caller names no configuration: online learning makes many of them
 
@@ -15,7 +16,7 @@ def online_config(solver: str | SolverConfig, discount: float) -> SolverConfig:
     if isinstance(solver, str):
         return SolverConfig(solver, iterations=ITERATIONS, discount=discount, weights=LossWeights(cql=0.0))
     if solver.discount != discount:
-        raise ValueError(
+        raise UserError(
             f"the solver's discount is {solver.discount:g}, the targets' is {discount:g}: "
             "they must be equal, since rewards in the search and in the targets add up alike"
         )

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dtsn.batch import Batch
 from dtsn.config import NetworkConfig, SolverConfig
+from dtsn.errors import UserError
 from dtsn.integrations.online import online_config
 from dtsn.solvers.solver import Solver
 
@@ -81,7 +82,7 @@ class SolverPolicy(DQNPolicy):  # type: ignore[misc]
         """Take ``solver``, ``network`` and ``encoder`` as ``Solver.create``; ``discount`` is DQN's gamma."""
         unused = set(others) - {"normalize_images"}  # which SB3 passes to every policy
         if unused:
-            raise ValueError(f"policy_kwargs has no {sorted(unused)[0]!r}: use solver, network and encoder")
+            raise UserError(f"policy_kwargs has no {sorted(unused)[0]!r}: use solver, network and encoder")
         self.solver_config = solver if isinstance(solver, SolverConfig) else online_config(solver, discount)
         self.network, self.encoder_of_ones_own = network, [encoder]  # in a list: not a submodule
         super().__init__(
@@ -157,7 +158,7 @@ class DTSN(DQN):  # type: ignore[misc]
             options: ``learning_rate``, ``buffer_size``, ``exploration_fraction``, ``seed``, …
         """
         if n_steps != 1:
-            raise ValueError(
+            raise UserError(
                 f"n_steps must be 1, got {n_steps}: the reward and transition modules learn what *one* step "
                 "brings, which the sum of several rewards and a state several steps on do not say"
             )

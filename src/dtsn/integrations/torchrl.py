@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from dtsn.batch import Batch
 from dtsn.config import NetworkConfig, SolverConfig
+from dtsn.errors import UserError
 from dtsn.integrations.online import online_config
 from dtsn.solvers.solver import Solver
 
@@ -111,7 +112,7 @@ class DTSNLoss(DQNLoss):  # type: ignore[misc]
         """The loss of transitions of any batch shape; terms of the loss beside it, for logs."""
         keys, rows = self.tensor_keys, tensordict.reshape(-1)
         if STEPS in tensordict:
-            raise ValueError(
+            raise UserError(
                 "DTSNLoss does not take returns of several steps: the reward and transition modules learn "
                 "what *one* step brings; leave out the multi-step transform"
             )

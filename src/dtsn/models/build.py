@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dtsn.config import EncoderName, NetworkConfig
+from dtsn.errors import UserError
 from dtsn.models.encoders import (
     ChannelsFirst,
     GridEncoder,
@@ -46,7 +47,7 @@ def make_world_model(
     if config.encoder == "maps" and encoder is None:
         return _map_world_model(observation_space, num_actions, config)
     if config.termination:
-        raise ValueError(f"a termination head needs the maps encoder, got {config.encoder!r}")
+        raise UserError(f"a termination head needs the maps encoder, got {config.encoder!r}")
     if encoder is None:
         encoder, latent = make_encoder(observation_space, config), _latent_shape(observation_space, config)
     else:
@@ -76,11 +77,11 @@ def _map_world_model(space: gymnasium.Space[Any], num_actions: int, config: Netw
     """The world model of :mod:`dtsn.models.maps`."""
     shape = space.shape if isinstance(space, gymnasium.spaces.Box) else None
     if shape is None or len(shape) != 3 or shape[0] < 3 or has_channels_last(shape, config.channels):
-        raise ValueError(f"encoder 'maps' reads planes [walls, goal, robot, ...] × H × W, got {space}")
+        raise UserError(f"encoder 'maps' reads planes [walls, goal, robot, ...] × H × W, got {space}")
     if num_actions != len(MOVES):
-        raise ValueError(f"encoder 'maps' knows {len(MOVES)} moves (E, S, W, N), got {num_actions} actions")
+        raise UserError(f"encoder 'maps' knows {len(MOVES)} moves (E, S, W, N), got {num_actions} actions")
     if config.spatial or config.precision != "float32":
-        raise ValueError("encoder 'maps' needs spatial=False and precision='float32', got others")
+        raise UserError("encoder 'maps' needs spatial=False and precision='float32', got others")
     value = AdditiveValue if config.value == "additive" else JointValue
     return MapWorldModel(
         EgocentricEncoder((shape[1], shape[2])),
@@ -110,16 +111,14 @@ def found_latent_shape(encoder: nn.Module, space: gymnasium.Space[Any]) -> tuple
         with torch.no_grad():
             latent: Tensor = encoder(observation)
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-        raise ValueError(f"encoder cannot read a batch of two observations of {space}: {error}") from error
+        raise UserError(f"encoder cannot read a batch of two observations of {space}: {error}") from error
     finally:
         for module, mode in training.items():
             module.training = mode
     shape = tuple(latent.shape) if isinstance(latent, Tensor) else ()
     if len(shape) not in (2, 4) or shape[0] != 2 or not math.prod(shape):
         got = list(shape) if isinstance(latent, Tensor) else type(latent).__name__
-        raise ValueError(
-            f"encoder must return latents [2, D] or [2, C, H, W] for two observations, got {got}"
-        )
+        raise UserError(f"encoder must return latents [2, D] or [2, C, H, W] for two observations, got {got}")
     return shape[1:]
 
 
@@ -131,7 +130,7 @@ def make_encoder(space: gymnasium.Space[Any], config: NetworkConfig) -> nn.Modul
         flatten = Flatten(space)
         encoder = nn.Sequential(flatten, VectorEncoder(flatten.size, config.hidden, config.latent))
     else:
-        raise ValueError(
+        raise UserError(
             f"encoder {config.encoder!r} reads planes [C, H, W], but observations of {space} are flattened: "
             "use 'mlp' or an encoder of your own"
         )
@@ -141,10 +140,10 @@ def make_encoder(space: gymnasium.Space[Any], config: NetworkConfig) -> nn.Modul
 def _box_encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Module:
     shape = space.shape
     if not math.prod(shape):
-        raise ValueError(f"observations of shape {shape} are empty")
+        raise UserError(f"observations of shape {shape} are empty")
     name = _encoder_name(space, config)
     if config.spatial and name != "grid":
-        raise ValueError(f"spatial latents need the grid encoder, got {name!r}")
+        raise UserError(f"spatial latents need the grid encoder, got {name!r}")
     if name == "mlp":
         return VectorEncoder(shape[0], config.hidden, config.latent)
     if has_channels_last(shape, config.channels):
@@ -156,9 +155,9 @@ def _encoder_name(space: gymnasium.spaces.Box, config: NetworkConfig) -> Encoder
     """The encoder that ``auto`` stands for, or the named one if it can read the shape."""
     shape, name = space.shape, config.encoder
     if name not in get_args(EncoderName):
-        raise ValueError(f"unknown encoder {name!r}; choose from {', '.join(get_args(EncoderName))}")
+        raise UserError(f"unknown encoder {name!r}; choose from {', '.join(get_args(EncoderName))}")
     if len(shape) not in (1, 3):
-        raise ValueError(
+        raise UserError(
             f"observations must be vectors [D] or planes [C, H, W], got shape {shape}: "
             "reshape them or bring an encoder of your own"
         )
@@ -167,7 +166,7 @@ def _encoder_name(space: gymnasium.spaces.Box, config: NetworkConfig) -> Encoder
     if name == "auto":
         held = content(space)
         if held == "unknown":
-            raise ValueError(
+            raise UserError(
                 f"observations {shape} of {space.dtype} in [{space.low.min():g}, {space.high.max():g}] "
                 "may be maps or frames: name one of grid, paths, nature, impala_fast, impala, "
                 "or bring an encoder of your own"
@@ -175,7 +174,7 @@ def _encoder_name(space: gymnasium.spaces.Box, config: NetworkConfig) -> Encoder
         return "grid" if held == "planes" else "impala"
     if (name == "mlp") != (len(shape) == 1):
         kind = "vectors [D]" if name == "mlp" else "planes [C, H, W]"
-        raise ValueError(f"encoder {name!r} reads {kind}, but observations have shape {shape}")
+        raise UserError(f"encoder {name!r} reads {kind}, but observations have shape {shape}")
     return name
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dtsn.batch import Observation
+from dtsn.errors import UserError
 
 
 class VectorEncoder(nn.Module):
@@ -34,7 +35,7 @@ class GridEncoder(nn.Module):
         super().__init__()
         planes, height, width = shape
         if hidden < 8:
-            raise ValueError(f"hidden must be at least 8 for the grid encoder, got {hidden}")
+            raise UserError(f"hidden must be at least 8 for the grid encoder, got {hidden}")
         narrow, wide = hidden // 8, hidden // 4
         self.conv1 = nn.Conv2d(planes + 2, narrow, 3, padding=1)
         self.conv2 = nn.Conv2d(narrow, wide, 3, padding=1)
@@ -195,7 +196,7 @@ def _features(trunk: nn.Module, shape: tuple[int, ...]) -> int:
         try:
             return int(trunk(torch.zeros(1, *shape)).shape[1])
         except RuntimeError as error:
-            raise ValueError(f"frames of shape {shape} are too small for this encoder") from error
+            raise UserError(f"frames of shape {shape} are too small for this encoder") from error
 
 
 class ChannelsFirst(nn.Module):

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from dtsn.batch import Observation
 from dtsn.config import Channels
+from dtsn.errors import UserError
 
 Content = Literal["planes", "frames", "unknown"]
 LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
@@ -53,7 +54,7 @@ def has_channels_last(shape: tuple[int, ...], channels: Channels) -> bool:
             return False
         if first == middle or last < min(first, middle):
             return True
-    raise ValueError(
+    raise UserError(
         f"observations of shape {shape} may be [C, H, W] or [H, W, C]: set channels to 'first' or 'last'"
     )
 
@@ -70,7 +71,7 @@ def flat_size(space: gymnasium.Space[Any]) -> int:
         case spaces.Dict() | spaces.Tuple():
             return sum(flat_size(part) for _, part in parts(space))
         case _:
-            raise ValueError(
+            raise UserError(
                 "observation_space must be made of Box, Discrete, MultiBinary, MultiDiscrete, Dict and "
                 f"Tuple, got {space}: encode its observations first"
             )
@@ -120,7 +121,7 @@ def sample_batch(space: gymnasium.Space[Any], size: int) -> Observation:
         found = [(key, sample_batch(part, size)) for key, part in parts(space)]
         return dict(found) if isinstance(space, spaces.Dict) else tuple(part for _, part in found)
     if not isinstance(space, LEAVES):
-        raise ValueError(f"observation_space {space} is not supported: encode its observations first")
+        raise UserError(f"observation_space {space} is not supported: encode its observations first")
     if isinstance(space, spaces.Box):
         value = np.clip(np.zeros(space.shape, space.dtype), space.low, space.high).astype(space.dtype)
     else:
@@ -133,12 +134,12 @@ def check_choices(space: gymnasium.Space[Any], value: Tensor, name: str) -> None
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return
     if value.is_floating_point() or value.is_complex():
-        raise ValueError(f"{name} must be whole numbers of {space}, got {value.dtype}")
+        raise UserError(f"{name} must be whole numbers of {space}, got {value.dtype}")
     low = torch.as_tensor(space.start, device=value.device)
     high = low + torch.as_tensor(space.n if isinstance(space, spaces.Discrete) else space.nvec).to(low)
     wrong = (value < low) | (value >= high)
     if bool(wrong.any()):
-        raise ValueError(f"{name} must lie in {space}, got {int(value[wrong][0])}")
+        raise UserError(f"{name} must lie in {space}, got {int(value[wrong][0])}")
 
 
 def _within(space: spaces.Box, low: float, high: float) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dtsn.batch import Observation
+from dtsn.errors import UserError
 from dtsn.search.model import Expansion
 
 
@@ -40,7 +41,7 @@ class WorldModel(nn.Module):
     ):
         super().__init__()
         if num_actions < 1:
-            raise ValueError(f"num_actions must be at least 1, got {num_actions}")
+            raise UserError(f"num_actions must be at least 1, got {num_actions}")
         self.encoder = encoder
         self.transition = transition
         self.reward_head = reward
@@ -56,7 +57,7 @@ class WorldModel(nn.Module):
         if self.latent_shape is not None:
             _check_shape("encoder", latent, (rows, *self.latent_shape))
         elif latent.dim() < 2 or latent.shape[0] != rows:
-            raise ValueError(f"encoder must return latents [{rows}, ...], got {list(latent.shape)}")
+            raise UserError(f"encoder must return latents [{rows}, ...], got {list(latent.shape)}")
         return latent
 
     def state(self, latent: Tensor) -> Tensor:
@@ -98,7 +99,7 @@ class WorldModel(nn.Module):
 def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
     """θ′ ← α θ′ + (1 − α) θ for the target encoder; buffers are copied."""
     if [p.shape for p in average.parameters()] != [p.shape for p in module.parameters()]:
-        raise ValueError(
+        raise UserError(
             "the encoder is not the one that the target encoder was copied from: "
             "make the solver with encoder= instead of assigning one"
         )
@@ -110,4 +111,4 @@ def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
 
 def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
     if tensor.shape != expected:
-        raise ValueError(f"{name} module must return shape {list(expected)}, got {list(tensor.shape)}")
+        raise UserError(f"{name} module must return shape {list(expected)}, got {list(tensor.shape)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dtsn
+from dtsn.errors import UserError
 from dtsn.settings import Settings
 from dtsn.storage import replace_durably
 
@@ -18,10 +19,10 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text()) if path.exists() else {}
         if not isinstance(record, dict):
-            raise ValueError("not a record")
+            raise UserError("not a record")
         return record
     except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}): correct or remove it") from error
+        raise UserError(f"{path} cannot be read ({error}): correct or remove it") from error
 
 
 def write_record(path: Path, command: str, settings: Settings) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtsn.arrays import Float64s
+from dtsn.errors import UserError
 
 NORMAL = 1.959963984540054  # two-sided 95% quantile
 NORMAL_FROM = 10_000  # degrees of freedom from which Student's t is taken for normal
@@ -52,7 +53,7 @@ def standard_error(successes: int, n: int) -> float:
 def wilson(successes: float, n: float, quantile: float = NORMAL) -> tuple[float, float]:
     """Wilson's interval of a success rate over ``n`` independent episodes."""
     if not 0 <= successes <= n or n == 0:
-        raise ValueError(f"successes must be from 0 to n and n above 0, got {successes} of {n}")
+        raise UserError(f"successes must be from 0 to n and n above 0, got {successes} of {n}")
     rate, z2 = successes / n, quantile**2
     centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = quantile / (1 + z2 / n) * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
@@ -75,7 +76,7 @@ def student(freedom: float) -> float:
     With ``t = sqrt(freedom) · tan θ`` its density is ``cos^(freedom − 1) θ``: one integral over angles.
     """
     if not freedom >= 1:
-        raise ValueError(f"freedom must be at least 1, got {freedom}")
+        raise UserError(f"freedom must be at least 1, got {freedom}")
     if freedom >= NORMAL_FROM:
         return NORMAL
     angle = np.linspace(0, np.pi / 2, ANGLES)

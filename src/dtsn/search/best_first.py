@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dtsn.config import Rule
+from dtsn.errors import UserError
 from dtsn.search import single_row
 from dtsn.search.backup import Timeline, back_up, final_q
 from dtsn.search.boundary import (
@@ -69,7 +70,7 @@ def best_first_search(
     epsilon = checked_number("epsilon", epsilon, 0, 1, "lie in [0, 1]")
     discount = checked_discount(discount)
     if merge and discount == 0:
-        raise ValueError("merge needs a discount above 0, got 0")
+        raise UserError("merge needs a discount above 0, got 0")
     check_uniforms(uniforms, root.shape[0], iterations)
     is_random = name in ("sample", "epsilon_greedy")
     noise = (

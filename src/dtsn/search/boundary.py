@@ -8,25 +8,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dtsn.errors import UserError
 from dtsn.search.model import Children, as_mask
 
 
 def check_latent(root: Tensor) -> None:
     """Refuse a root that is no batch of latents."""
     if root.dim() < 2 or not root.is_floating_point():
-        raise ValueError(
-            f"root must be floating-point latents [B, ...], got {root.dtype} {tuple(root.shape)}"
-        )
+        raise UserError(f"root must be floating-point latents [B, ...], got {root.dtype} {tuple(root.shape)}")
     if root.shape[0] == 0:
-        raise ValueError(f"root must hold at least one row, got shape {tuple(root.shape)}")
+        raise UserError(f"root must hold at least one row, got shape {tuple(root.shape)}")
 
 
 def checked_number(name: str, value: Any, low: float, high: float, wanted: str) -> float:
     """An option that must be a plain number in [low, high]: gradients do not flow into it."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        raise ValueError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+        raise UserError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
     if not low <= float(value) <= high:
-        raise ValueError(f"{name} must {wanted}, got {value}")
+        raise UserError(f"{name} must {wanted}, got {value}")
     return float(value)
 
 
@@ -38,9 +37,9 @@ def checked_discount(discount: Any) -> float:
 def checked_count(name: str, value: Any) -> int:
     """An option that must be a whole number of at least 1."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise ValueError(f"{name} must be a whole number, got {value!r} of type {type(value).__name__}")
+        raise UserError(f"{name} must be a whole number, got {value!r} of type {type(value).__name__}")
     if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
+        raise UserError(f"{name} must be at least 1, got {value}")
     return int(value)
 
 
@@ -50,13 +49,13 @@ def check_uniforms(uniforms: Tensor | None, batch: int, iterations: int) -> None
         return
     if uniforms.shape != (batch, iterations):
         expected = (batch, iterations)
-        raise ValueError(
+        raise UserError(
             f"uniforms must have shape {expected} (batch, iterations), got {tuple(uniforms.shape)}"
         )
     if torch.compiler.is_compiling():
         return  # numbers cannot be looked at in a compiled search
     if not bool(((uniforms >= 0) & (uniforms < 1)).all()):
-        raise ValueError("uniforms must lie in [0, 1), got others or NaN")
+        raise UserError("uniforms must lie in [0, 1), got others or NaN")
 
 
 def root_mask(invalid_actions: Any, root: Children) -> Tensor | None:
@@ -71,6 +70,6 @@ def root_mask(invalid_actions: Any, root: Children) -> Tensor | None:
     if bool(closed.any()):
         row = int(closed.nonzero()[0])
         if invalid_actions is None:
-            raise ValueError(f"the model must leave a valid action at the root, got none in row {row}")
-        raise ValueError(f"invalid_actions leaves no action open in row {row}")
+            raise UserError(f"the model must leave a valid action at the root, got none in row {row}")
+        raise UserError(f"invalid_actions leaves no action open in row {row}")
     return valid

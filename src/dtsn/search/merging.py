@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dtsn.errors import UserError
 from dtsn.search.backup import Timeline, blocks_of, counting, into_rewards
 from dtsn.search.model import LatentModel
 
@@ -64,12 +65,12 @@ def key_of(model: LatentModel) -> Any:
     """The model's ``key`` with its answers checked: latents ``[n, ...]`` -> int64 ``[n]``."""
     key = getattr(model, "key", None)
     if not callable(key):
-        raise ValueError(f"merge needs a model with key(latent), got {type(model).__name__} without it")
+        raise UserError(f"merge needs a model with key(latent), got {type(model).__name__} without it")
 
     def checked(latent: Tensor) -> Tensor:
         keys: Tensor = key(latent)
         if keys.shape != latent.shape[:1] or keys.dtype != torch.int64:
-            raise ValueError(f"key must return int64 [{len(latent)}], got {keys.dtype} {list(keys.shape)}")
+            raise UserError(f"key must return int64 [{len(latent)}], got {keys.dtype} {list(keys.shape)}")
         return keys
 
     return checked

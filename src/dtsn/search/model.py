@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dtsn.errors import UserError
+
 
 class Expansion(NamedTuple):
     """The children of B nodes by every action, for models that know of invalid actions or of ends.
@@ -53,7 +55,7 @@ def expand(model: LatentModel, latent: Tensor) -> Children:
     expanded = model.expand(latent)
     if not isinstance(expanded, Expansion):
         if len(expanded) != 2:
-            raise ValueError(
+            raise UserError(
                 f"expand must return (children, reward) or an Expansion, got {len(expanded)} values"
             )
         return Children(*expanded, None, None)
@@ -69,7 +71,7 @@ def expand_plainly(model: LatentModel, latent: Tensor) -> Children:
     """The same for a model that gave no masks at the root."""
     children, reward, *masks = model.expand(latent)
     if masks and any(mask is not None for mask in masks):
-        raise ValueError("expand must return masks for the root too if it returns any, got none there")
+        raise UserError("expand must return masks for the root too if it returns any, got none there")
     return Children(children, reward, None, None)
 
 
@@ -78,11 +80,11 @@ def as_mask(given: Any, name: str, reward: Tensor) -> Tensor:
     mask = _as_tensor(given)
     expected = f"{name} must be bool (or 0/1 integers) {tuple(reward.shape)} (batch, actions)"
     if mask.shape != reward.shape or mask.is_floating_point() or mask.is_complex():
-        raise ValueError(f"{expected}, got {mask.dtype} {tuple(mask.shape)}")
+        raise UserError(f"{expected}, got {mask.dtype} {tuple(mask.shape)}")
     if mask.dtype != torch.bool:
         binary = (mask == 0) | (mask == 1)
         if not torch.compiler.is_compiling() and not bool(binary.all()):
-            raise ValueError(f"{expected}, got {int(mask[~binary][0])} among them")
+            raise UserError(f"{expected}, got {int(mask[~binary][0])} among them")
         mask = mask != 0
     return mask.to(reward.device)
 
@@ -93,7 +95,7 @@ def _as_ends(given: Any, reward: Tensor) -> Tensor:
     if not terminal.is_floating_point():
         return as_mask(terminal, "terminal", reward)
     if terminal.shape != reward.shape:
-        raise ValueError(
+        raise UserError(
             f"terminal must have shape {tuple(reward.shape)} (batch, actions), got {tuple(terminal.shape)}"
         )
     return terminal.to(reward.device)
@@ -105,7 +107,7 @@ def _as_tensor(mask: Any) -> Tensor:
     try:
         return torch.tensor(np.asarray(mask))
     except TypeError as error:
-        raise ValueError(f"a mask must be a tensor or a numpy array of numbers, got {mask!r}") from error
+        raise UserError(f"a mask must be a tensor or a numpy array of numbers, got {mask!r}") from error
 
 
 def check_probabilities(terminal: Tensor) -> None:
@@ -114,6 +116,6 @@ def check_probabilities(terminal: Tensor) -> None:
         return
     low, high = (float(bound) for bound in terminal.detach().aminmax())
     if low < 0 or high > 1:
-        raise ValueError(
+        raise UserError(
             f"terminal must be bool, 0/1 integers or probabilities in [0, 1], got {low if low < 0 else high}"
         )

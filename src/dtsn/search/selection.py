@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dtsn.config import Rule
+from dtsn.errors import UserError
 from dtsn.search.backup import tempered
 from dtsn.search.slots import slots_of
 
@@ -34,7 +35,7 @@ def name_of(rule: Rule | Choose) -> str:
     if callable(rule):
         return "custom"
     if rule not in get_args(Rule):
-        raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, got {rule!r}")
+        raise UserError(f"rule must be one of {', '.join(get_args(Rule))}, got {rule!r}")
     return rule
 
 
@@ -148,10 +149,10 @@ def _checked_choice(slot: Tensor, open_values: Tensor) -> Tensor:
     """The slots ``[B]`` that a caller's rule chose as a column ``[B, 1]``, if they are open."""
     if slot.shape != open_values.shape[:1] or slot.dtype != torch.int64:
         expected = f"int64 [{len(open_values)}]"
-        raise ValueError(f"rule must return {expected} slots, got {slot.dtype} {list(slot.shape)}")
+        raise UserError(f"rule must return {expected} slots, got {slot.dtype} {list(slot.shape)}")
     inside = (slot >= 0) & (slot < open_values.shape[1])
     is_open = inside & (open_values.gather(1, (slot * inside)[:, None]).squeeze(1) != -torch.inf)
     refused = ~is_open & (open_values != -torch.inf).any(1)
     if bool(refused.any()):
-        raise ValueError(f"rule must return slots of open nodes, got {int(slot[refused][0])}")
+        raise UserError(f"rule must return slots of open nodes, got {int(slot[refused][0])}")
     return (slot * inside)[:, None]

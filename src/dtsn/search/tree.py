@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dtsn.errors import UserError
 from dtsn.search.backup import Timeline, back_up
 from dtsn.search.merging import Merging, leaf_worth, merged_q
 from dtsn.search.slots import expansion_times, root_actions, slots_of
@@ -62,7 +63,7 @@ class SearchTree:
     def log_probs(self) -> Tensor:
         """``[B, T]`` log π(n_t | τ_{t−1}) of the nodes that were expanded, for rules that draw from π."""
         if self.rule not in WITH_LOG_PROBS:
-            raise ValueError(
+            raise UserError(
                 f"log_probs must be of a search by rule 'sample' (or Replay), got rule {self.rule!r}: "
                 "its choices are not drawn from the softmax policy"
             )

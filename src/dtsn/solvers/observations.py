@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dtsn.batch import Observation
+from dtsn.errors import UserError
 from dtsn.models.spaces import check_choices, parts
 
 
@@ -30,22 +31,22 @@ def read_rows(
     try:
         tensor = torch.as_tensor(observation, device=like.device)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must be a batch of arrays, got {type(observation).__name__}") from error
+        raise UserError(f"{name} must be a batch of arrays, got {type(observation).__name__}") from error
     leading = 1 if shape is None else tensor.dim() - len(shape)
     lead = tuple(tensor.shape[: max(0, leading)])
     fits = tensor.dim() >= 2 if shape is None else leading >= 0 and tensor.shape[leading:] == shape
     if not fits or not tensor.numel():
         expected = "[B, ...]" if shape is None else f"[{', '.join(['B', *map(str, shape)])}]"
-        raise ValueError(f"{name} must have shape {expected} with B > 0, got {list(tensor.shape)}")
+        raise UserError(f"{name} must have shape {expected} with B > 0, got {list(tensor.shape)}")
     if len(lead) != 1:
         tensor = tensor.reshape(-1, *tensor.shape[leading:])
     if tensor.is_complex():
-        raise ValueError(f"{name} must be real numbers, got {tensor.dtype}")
+        raise UserError(f"{name} must be real numbers, got {tensor.dtype}")
     if tensor.is_floating_point():
         tensor = tensor.to(like.dtype)  # a finite float64 can be infinite in float32
         if not bool(tensor.isfinite().all()):
             row = int((~tensor.isfinite()).reshape(tensor.shape[0], -1).any(1).nonzero()[0])
-            raise ValueError(f"{name} {row} of the batch has NaN or infinite entries")
+            raise UserError(f"{name} {row} of the batch has NaN or infinite entries")
     if space is not None:
         check_choices(space, tensor, name)
     return tensor, lead
@@ -60,14 +61,14 @@ def _read_parts(
     if not isinstance(observation, kind) or set(given) != set(expected) or len(observation) != len(expected):
         what = f"a dict of {expected}" if kind is Mapping else f"a tuple of {len(expected)}"
         got = given if isinstance(observation, Mapping) else type(observation).__name__
-        raise ValueError(f"{name} must be {what}, got {got}")
+        raise UserError(f"{name} must be {what}, got {got}")
     found = {
         key: read_rows(observation[key], part, part.shape, like, f"{name}[{key!r}]")
         for key, part in parts(space)
     }
     leads = {lead for _, lead in found.values()}
     if len(leads) != 1:
-        raise ValueError(f"{name} must have equally many rows in every part, got {sorted(leads)}")
+        raise UserError(f"{name} must have equally many rows in every part, got {sorted(leads)}")
     rows = {key: part for key, (part, _) in found.items()}
     return rows if kind is Mapping else tuple(rows.values()), leads.pop()
 
@@ -78,12 +79,12 @@ def read_mask(mask: Any, lead: tuple[int, ...], actions: int, device: torch.devi
         return None
     tensor = torch.as_tensor(mask, device=device)
     if tensor.shape != (*lead, actions) or tensor.dtype not in (torch.bool, torch.int8):
-        raise ValueError(
+        raise UserError(
             f"invalid_actions must be bool {(*lead, actions)} (batch, actions), "
             f"got {tensor.dtype} {tuple(tensor.shape)}"
         )
     if tensor.dtype == torch.int8 and not bool(((tensor == 0) | (tensor == 1)).all()):
-        raise ValueError("invalid_actions of int8 must be 0 or 1, got others")
+        raise UserError("invalid_actions of int8 must be 0 or 1, got others")
     return tensor.bool().reshape(-1, actions)
 
 
@@ -93,7 +94,7 @@ def read_uniforms(uniforms: Any, lead: tuple[int, ...], iterations: int) -> Tens
         return None
     tensor = torch.as_tensor(uniforms)
     if tensor.shape != (*lead, iterations):
-        raise ValueError(
+        raise UserError(
             f"uniforms must have shape {(*lead, iterations)} (batch, iterations), got {tuple(tensor.shape)}"
         )
     return tensor.reshape(-1, iterations)

@@ -56,7 +56,7 @@ class SavedSolver:
 def save_solver(solver: Solver, folder: Path) -> Path:
     """Write a solver as ``folder``, in place of an earlier one; other things there are left alone."""
     if solver.network is None or solver.observation_space is None:
-        raise ValueError(
+        raise UserError(
             "the solver's modules are your own, which a folder cannot describe: keep its state_dict()"
         )
     if folder.exists() and not (folder / "state.json").is_file():
@@ -88,8 +88,7 @@ def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
     try:
         config = state["config"]
         if "observation_space" in state:
-            _check_size(state["observation_space"])
-            space = space_from_json(state["observation_space"])
+            space = read_space(state["observation_space"])
         else:
             space = spaces.Box(-np.inf, np.inf, _checked_shape(state["observation_shape"]), np.float32)
         saved = SavedSolver(
@@ -110,7 +109,7 @@ def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
         kind, remedy = "dtsn's", "leave out encoder="
         if saved.own_encoder:
             kind, remedy = "its maker's", "pass a module of that class as encoder="
-        raise ValueError(f"{folder} holds a solver with an encoder of {kind}: {remedy}")
+        raise UserError(f"{folder} holds a solver with an encoder of {kind}: {remedy}")
     return saved
 
 
@@ -187,7 +186,18 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
             found = [[key, space_to_json(part)] for key, part in parts(space)]
             return {"type": name, "spaces": found}
         case _:
-            raise ValueError(f"observation space {space} cannot be saved")
+            raise UserError(f"observation space {space} cannot be saved")
+
+
+def read_space(said: Any) -> gymnasium.Space[Any]:
+    """The space that a file claims; a wrong or a huge one is refused before anything is made of it."""
+    try:
+        _check_size(said)
+        return space_from_json(said)
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise UserError(f"observation_space must be a known space, got {brief(said)}") from error
 
 
 def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
@@ -201,7 +211,7 @@ def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
             shape, dtype = _checked_shape(said["shape"]), np.dtype(said["dtype"]).type
             low, high = (np.asarray(_unbound(said[name]), np.float64) for name in ("low", "high"))
             return spaces.Box(
-                *(np.broadcast_to(bound, shape).astype(dtype) for bound in (low, high)), shape, dtype
+                *(np.broadcast_to(_cast(bound, dtype), shape) for bound in (low, high)), shape, dtype
             )
         case "Discrete":
             return spaces.Discrete(_checked_count("n", said["n"]), start=int(said["start"]))
@@ -215,7 +225,18 @@ def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
         case "Tuple":
             return spaces.Tuple([space_from_json(part) for _, part in said["spaces"]])
         case other:
-            raise ValueError(f"unknown observation space {other!r}")
+            raise UserError(f"unknown observation space {other!r}")
+
+
+def _cast(bound: np.ndarray, dtype: Any) -> np.ndarray:
+    """A bound in the space's own type; as a float, that of int64 lies just beyond it."""
+    if np.dtype(dtype).kind not in "iu":
+        return bound.astype(dtype)
+    limits = np.iinfo(dtype)
+    inside = np.where((bound > limits.min) & (bound < float(limits.max)), bound, 0).astype(dtype)
+    ends = np.where(bound >= float(limits.max), limits.max, limits.min).astype(dtype)
+    cast: np.ndarray = np.where((bound > limits.min) & (bound < float(limits.max)), inside, ends)
+    return cast
 
 
 def _check_size(said: Any) -> None:

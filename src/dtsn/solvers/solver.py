@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from dtsn.batch import Batch, Observation
 from dtsn.config import SOLVERS, NetworkConfig, PlannerName, Rule, SolverConfig
+from dtsn.errors import UserError
 from dtsn.models.build import make_world_model
 from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel, update_average
@@ -93,11 +94,11 @@ class Solver(nn.Module):
             A module from observations ``[B, ...]`` to Q-values ``[B, A]``.
         """
         if not isinstance(action_space, gymnasium.spaces.Discrete):
-            raise ValueError(
+            raise UserError(
                 f"action_space must be Discrete, got {action_space}: D-TSN plans over discrete actions"
             )
         if action_space.start != 0:
-            raise ValueError(f"action_space must start at 0, got {action_space}: shift the actions first")
+            raise UserError(f"action_space must start at 0, got {action_space}: shift the actions first")
         config = solver if isinstance(solver, SolverConfig) else SolverConfig(solver)
         network = network or NetworkConfig()
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
@@ -267,7 +268,7 @@ class Solver(nn.Module):
             ended = torch.as_tensor(terminated, device=like.device).bool()
             for name, given in (("reward", reward), ("terminated", ended)):
                 if given.shape != lead:
-                    raise ValueError(f"{name} must have shape {list(lead)}, got {list(given.shape)}")
+                    raise UserError(f"{name} must have shape {list(lead)}, got {list(given.shape)}")
             closed = read_mask(invalid_actions, lead, self.world_model.num_actions, like.device)
             if closed is not None:
                 closed = closed & ~ended[:, None]  # where all is over, nothing may be open
@@ -293,7 +294,7 @@ class Solver(nn.Module):
         conservative value's term.
         """
         if iterations is not None and iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {iterations}")
+            raise UserError(f"iterations must be at least 1, got {iterations}")
         batch = batch.to(self.device)
         observation, lead = self._rows(batch.observation, batched=True)
         self._check_batch(batch, lead[0])
@@ -377,7 +378,7 @@ class Solver(nn.Module):
     def q_of_rows(
         self, rows: Tensor, uniforms: Tensor | None, invalid_actions: Tensor | None, deterministic: bool
     ) -> Tensor:
-        """Q-values ``[B, A]`` of rows that need no check, by the acting planner: as in an exported graph."""
+        """Q-values ``[B, A]`` by the acting planner, of rows that need no check, as in an exported graph."""
         latent = self.world_model.encode(rows)
         lead = (rows.shape[0],)
         return self._tree(True, latent, lead, invalid_actions, uniforms, None, deterministic).q
@@ -392,7 +393,7 @@ class Solver(nn.Module):
         with torch.no_grad():
             rows, found = self._rows(next_observation, "next_observation", batched=True)
             if found != lead:
-                raise ValueError(f"next_observation must have {lead[0]} rows, got {found[0]}")
+                raise UserError(f"next_observation must have {lead[0]} rows, got {found[0]}")
             target: Tensor = self.target_encoder(rows)
             return self.world_model.state(target)
 
@@ -406,35 +407,35 @@ class Solver(nn.Module):
             if batched and len(lead) != 1:
                 inner = "..." if shape is None else ", ".join(map(str, shape))
                 got = [*lead, *(shape or ())]
-                raise ValueError(f"{name} must have shape [B, {inner}] with B > 0, got {got}")
+                raise UserError(f"{name} must have shape [B, {inner}] with B > 0, got {got}")
         except ValueError as error:
             if self.environment is None:
                 raise
-            raise ValueError(f"{error}; the solver was trained on {self.environment}") from error
+            raise UserError(f"{error}; the solver was trained on {self.environment}") from error
         return rows, lead
 
     def _check_batch(self, batch: Batch, size: int) -> None:
         actions, now, then = self.world_model.num_actions, batch.observation, batch.next_observation
         if isinstance(now, Tensor) and isinstance(then, Tensor) and now.shape != then.shape:
-            raise ValueError(
+            raise UserError(
                 f"batch.next_observation must have shape {list(now.shape)}, got {list(then.shape)}"
             )
         for name in ("action", "reward", "q_target"):
             tensor = getattr(batch, name)
             if tensor.shape != (size,):
-                raise ValueError(f"batch.{name} must have shape [{size}], got {list(tensor.shape)}")
+                raise UserError(f"batch.{name} must have shape [{size}], got {list(tensor.shape)}")
         valid = batch.next_valid
         if valid is not None and (valid.shape != (size,) or valid.dtype != torch.bool):
-            raise ValueError(f"batch.next_valid must be bool [{size}], got {valid.dtype} {list(valid.shape)}")
+            raise UserError(f"batch.next_valid must be bool [{size}], got {valid.dtype} {list(valid.shape)}")
         if batch.action.dtype != torch.int64:
-            raise ValueError(f"batch.action must be int64, got {batch.action.dtype}")
+            raise UserError(f"batch.action must be int64, got {batch.action.dtype}")
         low, high = (int(x) for x in batch.action.aminmax())
         if low < 0 or high >= actions:
-            raise ValueError(f"batch.action must lie in 0..{actions - 1}, got {low if low < 0 else high}")
+            raise UserError(f"batch.action must lie in 0..{actions - 1}, got {low if low < 0 else high}")
         for name in ("reward", "q_target"):
             tensor = getattr(batch, name)
             if tensor.is_complex() or not bool(tensor.isfinite().all()):
-                raise ValueError(
+                raise UserError(
                     f"batch.{name} must be real and finite, got {tensor.dtype} with other entries"
                 )
 
@@ -442,26 +443,26 @@ class Solver(nn.Module):
         like = self._any_tensor()
         tensor = torch.as_tensor(weight, device=like.device).to(like.dtype)
         if tensor.shape != (size,):
-            raise ValueError(f"weight must have shape [{size}], got {list(tensor.shape)}")
+            raise UserError(f"weight must have shape [{size}], got {list(tensor.shape)}")
         if not bool(((tensor >= 0) & tensor.isfinite()).all()):
-            raise ValueError("weight must be finite and not negative, got other entries")
+            raise UserError("weight must be finite and not negative, got other entries")
         return tensor
 
 
 def _check_support(config: SolverConfig, model: WorldModel) -> None:
     """Refuse settings beyond the paper that a world model cannot follow."""
     if config.weights.termination and model.termination is None:
-        raise ValueError(
+        raise UserError(
             "weights.termination must be 0 for a world model without a termination head, "
             f"got {config.weights.termination}: set network.termination"
         )
     if config.weights.conservative_value and not isinstance(model, MapWorldModel):
-        raise ValueError(
+        raise UserError(
             "weights.conservative_value must be 0 for a world model that cannot draw unseen maps, "
             f"got {config.weights.conservative_value}: set network.encoder to 'maps'"
         )
     if config.merge and not hasattr(model, "key"):
-        raise ValueError(
+        raise UserError(
             "merge must be False for a world model that has no key, got True: set network.encoder to 'maps'"
         )
 

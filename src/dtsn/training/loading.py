@@ -14,8 +14,9 @@ from dtsn import checkpoint
 from dtsn.checkpoint import CheckpointError
 from dtsn.config import SOLVERS, SolverConfig, TrainConfig
 from dtsn.data.format import MAX_ACTIONS, MAX_FRAME_VALUES, ObservationSpec
-from dtsn.errors import UserError
+from dtsn.errors import UserError, brief
 from dtsn.settings import config_from_dict
+from dtsn.solvers.saving import read_space, space_to_json
 from dtsn.solvers.solver import Solver
 from dtsn.training.runs import RunExistsError, RunFolder, checkpoint_of
 
@@ -115,16 +116,20 @@ def _misfit(folder: Path, error: Exception) -> CheckpointError:
 def describe_observation(observation: ObservationSpec | tuple[int, ...]) -> dict[str, Any]:
     """What a checkpoint's state says of observations; of a bare shape, that alone."""
     if isinstance(observation, ObservationSpec):
-        return {"observation_shape": list(observation.shape), "observation": observation.to_json()}
+        space = space_to_json(observation.space())
+        return {"observation_shape": list(observation.shape), "observation_space": space}
     return {"observation_shape": list(observation)}
 
 
 def observation_in(state: dict[str, Any]) -> ObservationSpec | tuple[int, ...]:
     """The inverse of :func:`describe_observation`."""
     shape = checkpoint.shape_in(state, "observation_shape", MAX_FRAME_VALUES)
-    if "observation" not in state:
+    if "observation_space" not in state:
         return shape
-    return ObservationSpec.from_json(shape, state["observation"])
+    space = read_space(state["observation_space"])
+    if not isinstance(space, gymnasium.spaces.Box) or space.shape != shape:
+        raise UserError(f"observation_space must be a Box of shape {shape}, got {brief(space)}")
+    return ObservationSpec.from_space(space)
 
 
 def export_solver(run: Path, out: Path) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dtsn.errors import UserError
+
 if TYPE_CHECKING:
     import gymnasium
     import torch
@@ -51,6 +53,6 @@ def show(
     for name, solver in named.items():
         if solver.world_model.num_actions != len(world.actions):
             counts = f"{len(world.actions)} actions as env has, got {solver.world_model.num_actions}"
-            raise ValueError(f"solver {name!r} must have {counts}")
+            raise UserError(f"solver {name!r} must have {counts}")
     library = Library(given={name: Shown(solver.eval(), world) for name, solver in named.items()})
     serve(library, host, port, ready)

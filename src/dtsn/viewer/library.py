@@ -20,6 +20,7 @@ from dtsn.checkpoint import CheckpointError, checkpoints, count_in, load_state
 from dtsn.config import SOLVERS, SolverConfig, TrainConfig
 from dtsn.envs.navigation import MOVES
 from dtsn.envs.procgen import FRAME_SHAPE, GAMES, NUM_ACTIONS
+from dtsn.errors import UserError
 from dtsn.inspection.describe import check_size
 from dtsn.inspection.document import SearchDocument
 from dtsn.settings import config_from_dict
@@ -58,7 +59,7 @@ class Library:
 
     def __post_init__(self) -> None:
         if self.runs is not None and self.runs.exists() and not self.runs.is_dir():
-            raise ValueError(f"runs must be a folder, got the file {self.runs}")
+            raise UserError(f"runs must be a folder, got the file {self.runs}")
         self.root = None if self.runs is None else self.runs.resolve()
         self._load_once = lru_cache(SOLVERS_KEPT)(self._load)
 
@@ -148,7 +149,10 @@ class Library:
             return {"name": name, "problem": "it is linked to a place outside the folder of runs"}
         except ValueError as error:
             return {"name": name, "problem": str(error)}
-        return _described(name, path)
+        entry = _described(name, path)
+        if "problem" in entry:  # names in it need not say where the folder of runs is
+            entry["problem"] = entry["problem"].replace(f"{self.root}/", "")
+        return entry
 
 
 def check_bounds(config: SolverConfig, actions: int) -> None:
@@ -156,7 +160,7 @@ def check_bounds(config: SolverConfig, actions: int) -> None:
     kind = SOLVERS[config.name]
     iterations = config.act_iterations or config.iterations
     if kind.acting_planner == "best_first" and iterations > MAX_ITERATIONS:
-        raise ValueError(f"act_iterations must be at most {MAX_ITERATIONS} to be shown, got {iterations}")
+        raise UserError(f"act_iterations must be at most {MAX_ITERATIONS} to be shown, got {iterations}")
     check_size(kind.acting_planner, iterations, config.depth, actions)
 
 
@@ -249,7 +253,7 @@ def _world(shape: tuple[int, ...], actions: int, env_id: str) -> World:
     if env_id.startswith("dtsn/") and env_id in gymnasium.registry:
         return _registered(env_id)
     trained = f"trained on {env_id[:100]!r}" if env_id else "of neither Navigation nor Procgen"
-    raise ValueError(f"{trained}: show it with dtsn.viewer.show(solver, env)")
+    raise UserError(f"{trained}: show it with dtsn.viewer.show(solver, env)")
 
 
 @lru_cache(8)

@@ -20,6 +20,7 @@ from dtsn.arrays import Bools, Bytes, Ints
 from dtsn.envs.navigation import ACTION_NAMES, EXIT_LAYOUTS, MOVES, NavigationOptions, make_levels, step
 from dtsn.envs.procgen import ACTION_NAMES as PROCGEN_ACTIONS
 from dtsn.envs.procgen import GAMES, SPLITS, ProcgenEnv, ProcgenOptions
+from dtsn.errors import UserError
 from dtsn.evaluation.navigation import evaluate_navigation
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection.describe import Label, describe_procgen, describe_search, picture, with_search
@@ -129,20 +130,21 @@ class Navigation(World):
     def defaults(self, trained_on: dict[str, Any]) -> Options:
         """One exit, in the hall and with the layout that a run was trained on."""
         layout, hall = trained_on.get("exit_layout"), trained_on.get("hall")
+        if layout not in EXIT_LAYOUTS:
+            layout = NavigationOptions().exit_layout
         usual = NavigationOptions().hall if self.size == 20 else self._halls()[0]
-        chosen = {"exits": "1", "layout": layout if layout in EXIT_LAYOUTS else EXIT_LAYOUTS[0]}
         if isinstance(hall, list) and len(hall) == 2 and all(type(edge) is int for edge in hall):
             with contextlib.suppress(ValueError):  # of a hall that cannot be
                 usual = NavigationOptions(size=self.size, hall=(hall[0], hall[1])).hall
-        return chosen | {"hall": f"{usual[0]}-{usual[1]}"}
+        return {"exits": "1", "layout": layout, "hall": f"{usual[0]}-{usual[1]}"}
 
     def _options(self, options: Options) -> NavigationOptions:
-        known = {"exits": "2", "layout": EXIT_LAYOUTS[0], "hall": self.defaults({})["hall"]}
+        known = self.defaults({}) | {"exits": "2"}
         _refuse_unknown(options, known)
         chosen = known | options
         first, _, last = chosen["hall"].partition("-")
         if not (first.isdecimal() and last.isdecimal() and len(chosen["hall"]) < 9):
-            raise ValueError(f"hall must be FIRST-LAST, its rows and columns, got {chosen['hall']!r}")
+            raise UserError(f"hall must be FIRST-LAST, its rows and columns, got {chosen['hall']!r}")
         exits = int(chosen["exits"]) if chosen["exits"] in ("1", "2") else chosen["exits"]
         return NavigationOptions(
             exits=exits,  # type: ignore[arg-type]
@@ -177,13 +179,13 @@ class Navigation(World):
 def replay_navigation(level: int, options: NavigationOptions, actions: list[int]) -> tuple[State, Ints]:
     """An episode so far, and where the robot ``[2]`` is."""
     if any(action >= len(MOVES) for action in actions):
-        raise ValueError(f"actions of Navigation must lie in 0..{len(MOVES) - 1}, got {max(actions)}")
+        raise UserError(f"actions of Navigation must lie in 0..{len(MOVES) - 1}, got {max(actions)}")
     start = make_levels([level], options)
     best, robot, outcome = int(optimal_steps(start)[0]), start.robot, None
     path = [robot[0].tolist()]
     for time, action in enumerate(actions, 1):
         if outcome:
-            raise ValueError(f"actions must end with the episode, after {time - 1}, got {len(actions)}")
+            raise UserError(f"actions must end with the episode, after {time - 1}, got {len(actions)}")
         robot, success, collision = step(start.walls, start.goal, robot, np.array([action]))
         path.append(robot[0].tolist())
         if success[0] or collision[0]:
@@ -271,10 +273,10 @@ class GymWorld(World):
         level: int = 0,
     ):
         if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-            raise ValueError(f"env must have discrete actions, got {env.action_space}")
+            raise UserError(f"env must have discrete actions, got {env.action_space}")
         count = int(env.action_space.n)
         if actions is not None and len(actions) != count:
-            raise ValueError(f"actions must be {count} names, got {len(actions)}")
+            raise UserError(f"actions must be {count} names, got {len(actions)}")
         self.env, self.render, self.label, self.level = env, render or _own_picture, label, level
         self.actions = tuple(actions or map(str, range(count)))
         self.name = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
@@ -325,9 +327,9 @@ def _play(env: gymnasium.Env, observation: Any, info: dict[str, Any], actions: l
     played = _Played(observation, info, 0.0, False)
     for time, action in enumerate(actions):
         if played.done:
-            raise ValueError(f"actions must end with the episode, after {time}, got {len(actions)}")
+            raise UserError(f"actions must end with the episode, after {time}, got {len(actions)}")
         if action >= env.action_space.n:
-            raise ValueError(f"actions must be below {env.action_space.n}, got {action}")
+            raise UserError(f"actions must be below {env.action_space.n}, got {action}")
         observation, reward, terminated, truncated, info = env.step(action)
         played = _Played(observation, info, played.score + float(reward), bool(terminated or truncated))
     return played
@@ -355,4 +357,4 @@ def _mixed(seed: int, level: int, time: int) -> int:
 
 def _refuse_unknown(options: Options, known: Options) -> None:
     if unknown := sorted(set(options) - set(known)):
-        raise ValueError(f"options must be among {', '.join(known) or 'none'}, got {unknown[0]!r}")
+        raise UserError(f"options must be among {', '.join(known) or 'none'}, got {unknown[0]!r}")

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from dtsn.config import SOLVERS, Rule
+from dtsn.errors import UserError
 from dtsn.inspection.describe import with_search
 from dtsn.inspection.document import SearchDocument, parse_search
 from dtsn.viewer.guard import MAX_CONNECTIONS, UPLOAD, Guard, PatientProtocol, Turnstile, refusal
@@ -108,9 +109,9 @@ def server_config(app: FastAPI) -> uvicorn.Config:
 
 def _listen(host: str, port: int) -> socket.socket:
     if not host:
-        raise ValueError("host must not be empty: use 127.0.0.1, or 0.0.0.0 for every address")
+        raise UserError("host must not be empty: use 127.0.0.1, or 0.0.0.0 for every address")
     if not 0 <= port < 2**16:
-        raise ValueError(f"port must lie in 0..65535, got {port}")
+        raise UserError(f"port must lie in 0..65535, got {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -195,13 +196,13 @@ def compare(library: Library, comparison: Comparison) -> dict[str, Any]:
     """The first of the next levels on which two solvers disagree, or null; and the last that was tried."""
     first, second = (library.find(asked.run, asked.step) for asked in (comparison.first, comparison.second))
     if first.world.name != second.world.name:
-        raise ValueError(f"both runs must be of one world, got {first.world.name} and {second.world.name}")
+        raise UserError(f"both runs must be of one world, got {first.world.name} and {second.world.name}")
     ask = comparison.first.ask()
     expansions = [with_search(shown.solver, **ask["search"]).act_iterations for shown in (first, second)]
     begin = ask["level"] + 1
     levels = np.arange(begin, min(begin + max(1, COMPARED // max(expansions)), 2**31))
     if not len(levels):
-        raise ValueError(f"level must leave room for more, got {ask['level']}")
+        raise UserError(f"level must leave room for more, got {ask['level']}")
     differ = first.world.disagree(first.solver, second.solver, levels, ask)
     found = int(levels[differ.argmax()]) if differ.any() else None
     return {"level": found, "last": int(levels[-1])}

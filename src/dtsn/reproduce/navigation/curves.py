@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dtsn.arrays import Float64s
+from dtsn.errors import UserError
 from dtsn.reproduce.navigation.variants import Variant
 from dtsn.storage import replace_durably
 
@@ -61,7 +62,7 @@ class Curve:
                 rows = [{k: float(v) for k, v in row.items() if v} for row in table]
                 self.rows = [row for row in rows if row["step"] <= until]
             except (ValueError, KeyError, TypeError, csv.Error) as error:
-                raise ValueError(f"{path} is damaged ({error!r}): delete it or copy it again") from error
+                raise UserError(f"{path} is damaged ({error!r}): delete it or copy it again") from error
 
     def steps(self) -> set[float]:
         """The steps that have a point."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def success_bars(results: Results, rows: Sequence[Variant], path: Path) -> Path:
                 axes.text(x, 2, "no rows", ha="center", color=MUTED)
             if printed := PAPER_NAVIGATION.get((row.recipe.key, exits, row.act_iterations)):
                 axes.plot(x + 0.37, printed.success, **DIAMOND)
-        names = [row.title.replace("based ", "based\n").replace(" (", "\n(") for row in rows]
+        names = [textwrap.fill(row.title, 13, break_on_hyphens=False) for row in rows]
         axes.set_xticks(range(len(rows)), names)
         axes.set(ylim=(0, 112), yticks=range(0, 101, 20), xlim=(-0.6, len(rows) - 0.4))
     figure.axes[0].set_ylabel("test levels solved, %", color=MUTED)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from dtsn.config import TrainConfig
 from dtsn.envs.navigation import SPLITS
+from dtsn.errors import UserError
 from dtsn.evaluation.rows import Scenario, count_rows, rows_path
 from dtsn.reproduce.navigation.curves import Curve
 from dtsn.reproduce.navigation.variants import FAMILIES, VARIANTS, Variant
@@ -64,22 +65,22 @@ class Campaign:
 
     def __post_init__(self) -> None:
         if not self.variants:
-            raise ValueError("give at least one variant")
+            raise UserError("give at least one variant")
         for name in self.variants:
             if name not in VARIANTS and name not in GROUPS:
                 hint = did_you_mean(name, [*VARIANTS, *GROUPS])
-                raise ValueError(
+                raise UserError(
                     f"unknown variant {name!r}, choose from {', '.join([*GROUPS, *VARIANTS])}{hint}"
                 )
         for name in ("seeds", "steps", "levels", "act_levels", "plan_levels", "validation_levels"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+                raise UserError(f"{name} must be at least 1, got {value}")
         if self.validate_every < 1:
-            raise ValueError(f"validate_every must be at least 1, got {self.validate_every}")
+            raise UserError(f"validate_every must be at least 1, got {self.validate_every}")
         first, end = SPLITS["test"]
         if self.levels > end - first:
-            raise ValueError(f"levels must be at most the {end - first} test levels, got {self.levels}")
+            raise UserError(f"levels must be at most the {end - first} test levels, got {self.levels}")
 
     @property
     def rows(self) -> list[Variant]:
@@ -159,7 +160,7 @@ class Campaign:
         tests = VARIANTS[task.variant].tests
         tested = any(count_rows(self.episodes_path(task, test.scenario)) > 0 for test in tests)
         if tested and trained not in (None, steps):
-            raise ValueError(
+            raise UserError(
                 f"{self.results} has rows of {task.variant} seed {task.seed} after {trained:.0f} steps, "
                 f"not {steps}: use that number of steps or another results folder"
             )
@@ -171,7 +172,7 @@ class Campaign:
             differs = difference(theirs.get(key, {}), config)
             made = [self.results.glob(f"{kind}/{key}/**/*.csv*") for kind in ("rows", "plans", "curves")]
             if differs and any(map(any, made)):
-                raise ValueError(
+                raise UserError(
                     f"{self.results} has rows or curves of {key} that were made with other settings "
                     f"({differs}): move them away or use another results folder"
                 )

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 
 from dtsn.arrays import Bytes
+from dtsn.errors import UserError
 
 MOVES = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (row, column)
 PLANES = ("wall", "door", "key", "goal", "robot")
@@ -22,7 +23,7 @@ class DoorKeyEnv(gymnasium.Env):  # type: ignore[misc]
 
     def __init__(self, size: int = 6, max_steps: int = 60) -> None:
         if size < 4:
-            raise ValueError(f"size must be at least 4, got {size}")
+            raise UserError(f"size must be at least 4, got {size}")
         self.size, self.max_steps = size, max_steps
         self.observation_space = gymnasium.spaces.Box(0, 1, (len(PLANES), size, size), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(MOVES))

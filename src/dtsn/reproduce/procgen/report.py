@@ -10,6 +10,7 @@ import numpy as np
 
 from dtsn.arrays import Float64s
 from dtsn.envs.procgen import GAMES
+from dtsn.errors import UserError
 from dtsn.evaluation.rows import Columns, ProcgenRow, name_of, read_rows
 from dtsn.reproduce.markdown import runtime_table, write_text
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_TITLES
@@ -25,7 +26,7 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
     come from ``results/bench.json``, if it is there.
     """
     if budget not in PROCGEN_BUDGETS:
-        raise ValueError(f"unknown budget {budget!r}, choose from {', '.join(PROCGEN_BUDGETS)}")
+        raise UserError(f"unknown budget {budget!r}, choose from {', '.join(PROCGEN_BUDGETS)}")
     folder, suffix = results / "procgen", "" if budget == "cpu" else f"-{budget}"
     episodes: dict[str, dict[str, dict[int, Columns]]] = {}
     for path in sorted((folder / "rows" / budget).glob("*/*/seed-*.csv.gz")):

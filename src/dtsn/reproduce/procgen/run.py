@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dtsn.envs.procgen import GAMES, ProcgenOptions, split_range
+from dtsn.errors import UserError
 from dtsn.experts.behaviour import BehaviourPolicy, scripted_expert
 from dtsn.processes import prepare
 from dtsn.reproduce.jobs import Job, LocalProcesses
@@ -62,13 +63,13 @@ class ProcgenCampaign:
             ("budget", (self.budget,), PROCGEN_BUDGETS),
         ):
             if not names and what != "solver":
-                raise ValueError(f"give at least one {what}")
+                raise UserError(f"give at least one {what}")
             for name in names:
                 if name not in known:
                     hint = did_you_mean(name, known)
-                    raise ValueError(f"unknown {what} {name!r}, choose from {', '.join(known)}{hint}")
+                    raise UserError(f"unknown {what} {name!r}, choose from {', '.join(known)}{hint}")
         if self.seeds < 1:
-            raise ValueError(f"seeds must be at least 1, got {self.seeds}")
+            raise UserError(f"seeds must be at least 1, got {self.seeds}")
 
     @property
     def numbers(self) -> ProcgenBudget:
@@ -249,7 +250,7 @@ def train_solver(campaign: ProcgenCampaign, game: str, variant: str, seed: int) 
     with Dataset(campaign.data_path(game)) as dataset:
         found = dataset.header["env_options"].get("game"), dataset.header["env_options"].get("mode")
         if found != (game, campaign.numbers.mode):
-            raise ValueError(f"{dataset.path} is of {found[0]} ({found[1]}), not {game}: move it away")
+            raise UserError(f"{dataset.path} is of {found[0]} ({found[1]}), not {game}: move it away")
         config = campaign.numbers.config(variant, seed)
         trainer = Trainer(config, dataset.observation, dataset.num_actions, campaign.device)
         for _ in train_run(run, trainer, dataset, resume=has_run(run)):
@@ -269,7 +270,7 @@ def check_record(campaign: ProcgenCampaign) -> None:
         players = {rows.parent.name for rows in folder.glob("*/*.csv.gz")}
         differs = difference(_behind(theirs, folder.name, players), _behind(ours, folder.name, players))
         if differs:
-            raise ValueError(
+            raise UserError(
                 f"{folder} has rows of another {campaign.budget} budget ({differs}): "
                 "move them away or use another --results folder"
             )

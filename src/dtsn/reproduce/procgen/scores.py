@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dtsn.arrays import Float64s
+from dtsn.errors import UserError
 from dtsn.evaluation.rows import Columns
 from dtsn.reproduce.procgen.budgets import PROCGEN_VARIANTS
 from dtsn.reproduce.statistics import NORMAL, Estimate, crossed_bootstrap, crossed_variance
@@ -28,7 +29,7 @@ def all_scores(episodes: Episodes) -> dict[str, dict[str, Float64s]]:
     for game, of in episodes.items():
         levels = [seed["level"] for by_seed in of.values() for seed in by_seed.values()]
         if not all(np.array_equal(levels[0], others) for others in levels):
-            raise ValueError(f"rows of {game} must be of the same levels: test its players again")
+            raise UserError(f"rows of {game} must be of the same levels: test its players again")
         scores[game] = {
             player: np.stack([by_seed[seed]["score"] for seed in sorted(by_seed)])
             for player, by_seed in of.items()

@@ -205,7 +205,7 @@ function listChoices() {
     return run.name.startsWith("shipped/") ? `${title} (shipped)` : run.name;
   };
   const option = (run) => {
-    const made = new Option(run.problem ? `${run.name}: ${run.problem}` : words(run), run.name);
+    const made = new Option(run.problem ? `${run.name}: ${run.problem}`.slice(0, 120) : words(run), run.name);
     made.disabled = Boolean(run.problem);
     made.title = run.problem ?? "";
     return made;
