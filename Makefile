@@ -17,6 +17,7 @@ lint: .venv/dev
 
 types: .venv/dev
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 check: .venv/dev
 	$(BIN)/pytest -n 2 -m "not slow"

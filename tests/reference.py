@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -87,18 +88,18 @@ def expand(model: LatentModel, node: Node, discount: float) -> None:
         node.children.append(Node(latent, reward, returns, value, node.depth + 1, bool(ends > 0.5)))
 
 
-def path_value(node: Node, discount: float) -> Tensor:
+def path_value(node: Node, discount: float) -> Tensor | float:
     return node.returns + discount**node.depth * node.value
 
 
-def q_value(node: Node | None, discount: float) -> Tensor:
+def q_value(node: Node | None, discount: float) -> Tensor | float:
     """Q of the edge into ``node``: its reward plus its backed-up value; −inf if there is none."""
     if node is None:
         return torch.tensor(-torch.inf, dtype=torch.float64)
     return node.reward + discount * backed_up_value(node, discount)
 
 
-def backed_up_value(node: Node, discount: float) -> Tensor:
+def backed_up_value(node: Node, discount: float) -> Tensor | float:
     if node.is_leaf:
         return node.value
     return torch.stack([q_value(child, discount) for child in node.children if child]).max()
@@ -122,8 +123,12 @@ def brute_force_full_tree(
     return torch.stack([q_value(child, discount) for child in top.children])
 
 
+class KeyedModel(LatentModel, Protocol):
+    def key(self, latent: Tensor) -> Tensor: ...
+
+
 def reference_graph_search(
-    model: LatentModel, root: Tensor, selected: list[int], discount: float = 1.0, temperature: float = 1.0
+    model: KeyedModel, root: Tensor, selected: list[int], discount: float = 1.0, temperature: float = 1.0
 ) -> Result:
     """Best-first graph search from the latent ``root [1, ...]``, expanding the given slots in turn."""
     top = Node(root)

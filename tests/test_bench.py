@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from dtsn.bench import measure as bench
-from dtsn.bench.measure import BareModules, Case, interleave, ratio, textbook_search
 from dtsn.bench.page import TARGETS, Target, performance_page, write_bench
+from dtsn.bench.per_sample import search_one_sample
+from dtsn.bench.runtime import RUNTIME_TABLE, frames_step
+from dtsn.bench.search import BareModules, Case, search_functions
+from dtsn.bench.timing import interleave, machine, ratio
 from dtsn.search import best_first_search
 from reference import random_model, reference_search
 
@@ -30,7 +33,7 @@ def test_interleave_calls_in_turn_after_a_warm_up() -> None:
 @pytest.mark.parametrize("spatial", [False, True])
 def test_search_and_yardsticks_run(spatial: bool) -> None:
     case = Case(3, 2, 2, 4, spatial)
-    for name, function in bench.search_functions(case).items():
+    for name, function in search_functions(case).items():
         result = function()
         assert (result is None) == name.startswith("train")
 
@@ -54,28 +57,27 @@ def test_bare_modules_are_the_fused_ones_with_the_action_written_out() -> None:
         torch.testing.assert_close(bare(observation), torch.cat(expected))
 
 
-@pytest.mark.parametrize("discount", [1.0, 0.9])
-def test_textbook_search_is_the_reference(discount: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_per_sample_baseline_does_the_work_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     model, root = random_model(3, seed=1), torch.randn(1, 5, dtype=torch.float64)
-    tree = best_first_search(model, root, iterations=6, discount=discount)
-    # The textbook keeps a list of open nodes: turn slots into places in it.
+    tree = best_first_search(model, root, iterations=6)
+    # The baseline keeps a list of open nodes: turn slots into places in it.
     slots, places = [0], []
     for t, slot in enumerate(tree.selected[0].tolist()):
         places.append(slots.index(slot))
         slots.remove(slot)
         slots += range(1 + 3 * t, 4 + 3 * t)
-    draws = iter(places[1:])
+    draws = iter(places)
     monkeypatch.setattr(torch, "multinomial", lambda probs, n: torch.tensor([next(draws)]))
-    q_values, log_probs = textbook_search(model, root, 6, discount)
-    expected = reference_search(model, root, tree.selected[0].tolist(), discount)
+    q_values, log_probs = search_one_sample(model, root, 6)
+    expected = reference_search(model, root, tree.selected[0].tolist())
     torch.testing.assert_close(q_values, expected.q_values, rtol=0, atol=1e-12)
     torch.testing.assert_close(log_probs, expected.log_probs, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", bench.RUNTIME_TABLE)
+@pytest.mark.parametrize("name", RUNTIME_TABLE)
 def test_every_solver_of_the_runtime_table_makes_a_step(name: str, precision: str) -> None:
-    bench.frames_step(bench.RUNTIME_TABLE[name][0], precision, batch=1)()
+    frames_step(RUNTIME_TABLE[name][0], precision, batch=1)()
 
 
 def small_result() -> dict:
@@ -94,7 +96,7 @@ def small_result() -> dict:
         {"part": "data", "load_over_train": [0.01, 0.001]},
     ]
     ratios = {name: {"value": 2.0, "target": target.limit, "spread": 0.2} for name, target in TARGETS.items()}
-    return {"ratios": ratios, "machine": bench.machine(), "rows": rows}
+    return {"ratios": ratios, "machine": machine(), "rows": rows}
 
 
 def test_verdict_leaves_room_for_noise() -> None:
@@ -125,3 +127,9 @@ def test_result_is_written_as_json_and_page(tmp_path) -> None:
     assert all(path.exists() for path in written)
     assert json.loads(written[0].read_text())["ratios"].keys() == TARGETS.keys()
     assert written[2] == tmp_path / "figures" / "growth.png"
+
+
+def test_committed_page_is_made_of_the_committed_result() -> None:
+    root = Path(__file__).parent.parent
+    result = json.loads((root / "results" / "bench.json").read_text())
+    assert (root / "docs" / "performance.md").read_text() == performance_page(result)

@@ -23,7 +23,8 @@ from dtsn.envs.navigation import SPLITS, NavigationOptions, make_levels
 from dtsn.envs.procgen import Played, ProcgenOptions
 from dtsn.experts import collect
 from dtsn.experts.collect import collect_navigation, collect_procgen
-from dtsn.experts.ppg import load_expert, train_expert
+from dtsn.experts.ppg import train_expert
+from dtsn.experts.ppg_policy import load_expert
 from dtsn.experts.value_iteration import optimal_q, optimal_steps, optimal_values
 
 EPISODES = 300

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dtsn.bench.measure import Constant
+from dtsn.bench.acting import Constant
 from dtsn.search import Expansion, backup, best_first_search, full, full_expansion
 from reference import random_model
 

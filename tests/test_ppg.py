@@ -14,14 +14,8 @@ from dtsn.checkpoint import CheckpointError, checkpoints, latest_checkpoint
 from dtsn.config import PPG_CPU, PPGConfig
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, ProcgenPool, Step
 from dtsn.experts import ppg
-from dtsn.experts.ppg import (
-    ActorCritic,
-    PhasicPolicyGradient,
-    RewardScale,
-    advantages,
-    load_expert,
-    train_expert,
-)
+from dtsn.experts.ppg import PhasicPolicyGradient, RewardScale, advantages, train_expert
+from dtsn.experts.ppg_policy import ActorCritic, load_expert
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.storage import RunInUseError
 

@@ -33,9 +33,9 @@ def mazes(count, height, width, rng):
     return walls, goal
 
 
-@pytest.mark.parametrize("shape", [(9, 9), (5, 12), (1, 6)])
-def test_values_equal_a_search_in_mazes(shape):
-    walls, goal = mazes(200, *shape, np.random.default_rng(0))
+@pytest.mark.parametrize(("height", "width"), [(9, 9), (5, 12), (1, 6)])
+def test_values_equal_a_search_in_mazes(height, width):
+    walls, goal = mazes(200, height, width, np.random.default_rng(0))
     values = optimal_values(walls, goal)
     assert values.dtype == np.float32
     np.testing.assert_array_equal(values, [search(*level) for level in zip(walls, goal, strict=True)])

@@ -171,7 +171,7 @@ def test_next_level_where_they_disagree(page: Page, address: str) -> None:
     page.goto(f"{address}#{LEVEL}")
     page.wait_for_selector(TREE)
     assert page.is_hidden("#differ")
-    page.goto(f"{address}#{LEVEL}&vs=shipped/navigation-qnet&a=E&b=E")
+    page.goto(f"{address}#{LEVEL}&vs=shipped/navigation-qnet&a=W&b=W")
     page.wait_for_selector(".pane:nth-child(2):not(.busy) .tree svg")
     page.keyboard.press("n")
     page.wait_for_selector(".pane:nth-child(2):not(.busy) >> text=Step 0;")

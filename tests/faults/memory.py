@@ -21,7 +21,8 @@ from dtsn.data import Dataset, DatasetWriter, Episode
 from dtsn.data.dgrl import import_dgrl
 from dtsn.data.format import seal, sealed, to_json
 from dtsn.envs.procgen import ProcgenOptions
-from dtsn.experts.ppg import PhasicPolicyGradient, load_expert
+from dtsn.experts.ppg import PhasicPolicyGradient
+from dtsn.experts.ppg_policy import load_expert
 from dtsn.solvers.solver import Solver
 from dtsn.training.loading import load_solver
 from dtsn.training.runs import RunFolder

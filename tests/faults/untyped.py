@@ -18,7 +18,8 @@ from dtsn.config import PPG_CPU
 from dtsn.data import Dataset
 from dtsn.data.dgrl import import_dgrl
 from dtsn.envs.procgen import ProcgenOptions
-from dtsn.experts.ppg import PhasicPolicyGradient, load_expert
+from dtsn.experts.ppg import PhasicPolicyGradient
+from dtsn.experts.ppg_policy import load_expert
 from dtsn.storage import read_array
 from dtsn.training.loading import load_solver
 from dtsn.training.runs import RunFolder

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dtsn.bench.timing import Row
 from dtsn.reproduce.markdown import runtime_table, table
 from dtsn.storage import replace_durably
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,36 +46,6 @@ TARGETS = {
     "t200_over_t20": Target("time(T=200) ÷ time(T=20)", 11.0),
 }
 
-# Why a ratio is beyond its limit or near it, where it is.
-REASONS = {
-    "train_over_modules_a4_b256": "With few actions there is little arithmetic to share between them.",
-    "train_over_fused_a15_b256": "Latents are stored and read back, and so are their gradients.",
-    "infer_over_modules_a4_b1": (
-        "With one row every operation costs its launch, so the tree is kept in plain numbers "
-        "(`dtsn.search.single_row`) and only the modules run on tensors. `torch.compile` fuses those too "
-        "(`dtsn bench --compile`), after a minute of compiling. Both sides run in `torch.inference_mode`, "
-        "decisions among decisions: right after a training step, with cold caches, the ratio was 1.44."
-    ),
-    "dtsn10_over_qnet": (
-        "Ten expansions are ten times the world model; only the encoder is shared, and a target encoder is "
-        "added. The search itself adds next to nothing (train ÷ fused). Repeated runs gave 4.9 to 5.7."
-    ),
-    "treeqn2_over_dtsn10": (
-        "240 transitions and 225 values against 150 and 150 is 1.55 times the arithmetic, and the encoder is "
-        "the same. What made our modules cheaper made TreeQN cheaper too. In a fresh process the ratio is "
-        "higher, up to 1.9: TreeQN's large tensors then cost page faults, which a warm allocator avoids."
-    ),
-    "treeqn3_peak_gb": "The tables of 3616 nodes a row and the chunk of leaves in flight.",
-    "reference_over_dtsn": (
-        "The reference pays by the operation, ours by the arithmetic. Most of our time are the modules "
-        "themselves (train ÷ fused), and half of that products of matrices near the core's peak."
-    ),
-    "t200_over_t20": (
-        "Memory that a step frees is kept for the next (`processes.prepare`); given back to the system, as "
-        "glibc does by default, its page faults made this 12.4. The modules alone grow by 10.4. At latent 64 "
-        "choosing among T·A open nodes shows too, a quadratic term."
-    ),
-}
 
 PAGE = """# Performance
 
@@ -103,6 +72,27 @@ row at A=15, B=32 and latent 256.
 ## Beyond the limit, or near it
 
 {above}
+
+## What the ratios are made of
+
+- *Training.* Actions share the first layers of the fused modules. With few actions there is little
+  arithmetic to share. What the search adds is storing latents and reading them back, and so for their
+  gradients.
+- *Inference.* With one row every operation costs its launch, so the tree is kept in plain numbers
+  (`dtsn.search.single_row`) and only the modules run on tensors. `torch.compile` fuses those too, after a
+  minute of compiling. Both sides run in `torch.inference_mode`, decisions among decisions; right after a
+  training step, with cold caches, a decision takes longer.
+- *Small products* take no longer than the launch of an operation, and a training step launches many an
+  iteration, forward and backward.
+- *Q-network.* Ten expansions are ten times the world model; only the encoder is shared, and a target
+  encoder is added.
+- *TreeQN-2* makes 240 transitions and 225 values where D-TSN(10) makes 150 and 150: 1.55 times the
+  arithmetic, after the same encoder. What makes the modules cheaper makes both cheaper. *TreeQN-3* holds
+  the tables of 3616 nodes a row and the chunk of leaves in flight.
+- *The per-sample search* pays by the operation, ours by the arithmetic, most of it in the modules
+  themselves.
+- *T.* Memory that a step frees is kept for the next (`processes.prepare`), which saves page faults.
+  Choosing among T·A open nodes is a quadratic term, seen only where the modules are small.
 
 ## Search against modules
 
@@ -224,7 +214,7 @@ def performance_page(result: dict[str, Any]) -> str:
         f"torch {info['torch']}",
         headline=table(["ratio", "paper", "target", "measured", "kept"], headline),
         above="\n".join(
-            f"- *{TARGETS[name].title}.* {REASONS.get(name, '')}"
+            f"- {TARGETS[name].title}: {found[name]['value']:.2f}"
             for name in TARGETS
             if name in found and TARGETS[name].verdict(found[name]["value"]) != "yes"
         )
@@ -276,10 +266,7 @@ def _small_sizes(rows: list[Row]) -> str:
     ]
     if not beyond:
         return ""
-    return (
-        f"\n- *Training at smaller sizes ({'; '.join(beyond)}).* Products this small take no longer than the "
-        "launch of an operation, and the search launches some 30 an iteration, forward and backward."
-    )
+    return f"\n- training at smaller sizes: {'; '.join(beyond)}"
 
 
 def _part(rows: list[Row], name: str) -> list[Row]:

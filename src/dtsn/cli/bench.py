@@ -27,8 +27,8 @@ def bench(
         compile: also act through torch.compile, which takes a minute to compile.
         threads: CPU threads; small networks are fastest with one.
     """
-    from dtsn.bench.measure import run_bench
     from dtsn.bench.page import TARGETS, write_bench
+    from dtsn.bench.run import run_bench
 
     prepare(threads)
     result = run_bench(quick=quick, compiled=compile, progress=console().print)

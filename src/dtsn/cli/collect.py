@@ -93,7 +93,7 @@ def collect_procgen(
     from dtsn.envs.procgen import ProcgenOptions
     from dtsn.experts import collect as collection
     from dtsn.experts.behaviour import BehaviourPolicy, scripted_expert
-    from dtsn.experts.ppg import load_expert
+    from dtsn.experts.ppg_policy import load_expert
 
     prepare(threads)
     options = ProcgenOptions(game, mode)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -177,7 +177,10 @@ def fit(
 
 
 def follow(
-    steps: Iterator[dict[str, float]], update: Callable[..., None], total: int, shown: dict[str, str]
+    steps: Generator[dict[str, float], None, None],
+    update: Callable[..., None],
+    total: int,
+    shown: dict[str, str],
 ) -> None:
     """Train and show the metrics ``shown`` (name to format) beside the bar; let the run save at Ctrl-C."""
     try:
@@ -185,7 +188,7 @@ def follow(
             terms = [f"{name} {metrics[name]:{form}}" for name, form in shown.items() if name in metrics]
             update(min(int(metrics["step"]), total), total, " ".join(terms))
     except KeyboardInterrupt:
-        steps.close()  # type: ignore[attr-defined]
+        steps.close()
         raise
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from dtsn.data.format import DatasetError, Episode, ObservationSpec
 from dtsn.data.reader import Dataset
 from dtsn.data.writer import DatasetWriter
+from dtsn.errors import UserError
 
 ORIGIN = (
     "env_id",
@@ -43,14 +44,17 @@ def export_minari(dataset: Dataset, dataset_id: str) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # recommends an author, a link to code, …
-        created = minari.create_dataset_from_buffers(
-            dataset_id,
-            buffers(),  # one at a time, so that memory stays bounded
-            observation_space=dataset.observation.space(),
-            action_space=gymnasium.spaces.Discrete(dataset.num_actions),
-            data_format="hdf5",
-            jpeg_encoding=False,  # lossy
-        )
+        try:
+            created = minari.create_dataset_from_buffers(
+                dataset_id,
+                buffers(),  # one at a time, so that memory stays bounded
+                observation_space=dataset.observation.space(),
+                action_space=gymnasium.spaces.Discrete(dataset.num_actions),
+                data_format="hdf5",
+                jpeg_encoding=False,  # lossy
+            )
+        except ValueError as error:  # a bad name, or one that is taken
+            raise UserError(f"{dataset_id}: {error}") from error
     created.storage.update_metadata({"dtsn": {key: dataset.header[key] for key in ORIGIN}})
 
 
@@ -64,7 +68,10 @@ def import_minari(
     minari = _import_minari()
     import gymnasium
 
-    source = minari.load_dataset(dataset_id)
+    try:
+        source = minari.load_dataset(dataset_id)
+    except ValueError as error:  # a bad name
+        raise UserError(f"{dataset_id}: {error}") from error
     frames, actions = source.observation_space, source.action_space
     if not isinstance(frames, gymnasium.spaces.Box) or not isinstance(actions, gymnasium.spaces.Discrete):
         raise DatasetError(

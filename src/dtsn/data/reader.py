@@ -165,7 +165,16 @@ class Dataset:
         training resumes where it stopped; nothing before it is read. (Frames too large to be cached are
         shuffled by pools, whose size, and so the order, depends on `cache_bytes`.)
 
-        `transform(arrays, rng)` may change a batch's arrays, named as in `Batch`, before they become tensors.
+        Args:
+            batch_size: B, at most the number of transitions.
+            seed: of the order.
+            start: number of the first batch.
+            device: where the tensors go.
+            transform: ``transform(arrays, rng)`` may change a batch's arrays, named as in `Batch`, before
+                they become tensors.
+
+        Returns:
+            A generator of batches: observations ``[B, ...]`` as stored, the other fields ``[B]``.
         """
         if not 1 <= batch_size <= self.num_transitions:
             raise UserError(

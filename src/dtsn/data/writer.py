@@ -44,7 +44,7 @@ class DatasetWriter:
         env_id: the environment that was played.
         env_options: what it was made with, as plain JSON.
         num_actions: A.
-        observation_shape: of one frame.
+        observation_shape: of one frame, without the dimension of time.
         observation_dtype: of its values.
         observation_low: their least value; that of the type if not given.
         observation_high: their largest value, by which `auto` tells 0/1 maps from frames.
@@ -141,7 +141,7 @@ class DatasetWriter:
             self._finish()
 
     def add_episode(self, episode: Episode) -> None:
-        """Append an episode of T ≥ 1 steps."""
+        """Append an episode of T ≥ 1 steps: observations ``[T + 1, ...]``, actions and rewards ``[T]``."""
         observations, actions, rewards = (np.asarray(x) for x in episode[:3])
         steps = len(rewards) if rewards.ndim else 0
         if steps < 1 or actions.shape != (steps,) or rewards.shape != (steps,):

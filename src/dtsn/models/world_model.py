@@ -18,15 +18,15 @@ from dtsn.search.model import Expansion
 class WorldModel(nn.Module):
     """Four modules or five, yours or those of :mod:`dtsn.models.heads`, with their shapes checked.
 
-    ==============  ============================================================
-    ``encoder``     observations ``[B, ...]`` -> ``u [B, *latent]``
-    ``transition``  ``h [B, *latent]`` -> change of ``u`` by each action ``[B, A, *latent]``
-    ``reward``      ``h [B, *latent]`` -> reward of each action ``[B, A]``
-    ``value``       ``h [B, *latent]`` -> value ``[B]``
-    ``termination``  ``h [B, *latent]`` -> logit that the episode ends there ``[B]``; None: nothing ends
-    ==============  ============================================================
-
-    ``latent_shape``, if given, is what the other modules were made for: another encoder must return it, too.
+    Args:
+        encoder: observations ``[B, ...]`` -> ``u [B, *latent]``.
+        transition: ``h [B, *latent]`` -> change of ``u`` by each action ``[B, A, *latent]``.
+        reward: ``h [B, *latent]`` -> reward of each action ``[B, A]``.
+        value: ``h [B, *latent]`` -> value ``[B]``.
+        num_actions: A.
+        latent_shape: what the other modules were made for, ``*latent``: the encoder must return it. Not
+            checked if not given.
+        termination: ``h [B, *latent]`` -> logit that the episode ends there ``[B]``; None: nothing ends.
     """
 
     def __init__(

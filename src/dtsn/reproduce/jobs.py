@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Generator, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -45,7 +45,7 @@ class LocalProcesses:
 
     at_once: int
 
-    def run(self, jobs: Mapping[Name, Job]) -> Iterator[tuple[Name, str]]:
+    def run(self, jobs: Mapping[Name, Job]) -> Generator[tuple[Name, str], None, None]:
         """Run jobs in order; yields (name, ``DONE`` or what went wrong) as they end."""
         waiting = list(jobs)
         running: dict[Name, subprocess.Popen[bytes]] = {}

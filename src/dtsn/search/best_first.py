@@ -62,6 +62,9 @@ def best_first_search(
         merge: Search a graph instead of a tree, beyond the paper: nodes with the same ``model.key`` are one
             place, expanded once (:mod:`dtsn.search.merging`). The model then needs ``key(latent [n, ...])``,
             int64 ``[n]``.
+
+    Returns:
+        The trees, one a row: ``q [B, A]``, and with gradient ``q_values [B, T, A]`` and ``log_probs [B, T]``.
     """
     check_latent(root)
     iterations = checked_count("iterations", iterations)

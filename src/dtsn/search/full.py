@@ -54,6 +54,9 @@ def full_expansion(
         depth: Of the leaves; ends and dead ends above it are leaves too.
         discount: γ.
         invalid_actions: ``[B, A]`` (bool or 0/1) closes root actions besides those that the model closes.
+
+    Returns:
+        The trees, one a row: ``q [B, A]``; ``q_values`` is ``[B, 1, A]``.
     """
     depth, discount = checked_count("depth", depth), checked_discount(discount)
     check_latent(root)

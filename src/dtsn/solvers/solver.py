@@ -30,6 +30,7 @@ from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel, update_average
 from dtsn.search import SearchTree, best_first_search, full_expansion
 from dtsn.solvers import losses, saving
+from dtsn.solvers.checks import check_batch, check_support, checked_weight
 from dtsn.solvers.export import Export, export_solver_graph
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.observations import read_mask, read_rows, read_uniforms
@@ -56,7 +57,7 @@ class Solver(nn.Module):
         self.config = config or SolverConfig()
         self.kind = SOLVERS[self.config.name]
         self.world_model = world_model
-        _check_support(self.config, world_model)
+        check_support(self.config, world_model)
         self.observation_space = observation_space
         self.observation_shape = observation_space.shape if observation_space else observation_shape
         self.network = network  # what the modules were made by; None if they are the caller's
@@ -297,8 +298,8 @@ class Solver(nn.Module):
             raise UserError(f"iterations must be at least 1, got {iterations}")
         batch = batch.to(self.device)
         observation, lead = self._rows(batch.observation, batched=True)
-        self._check_batch(batch, lead[0])
-        weight = None if weight is None else self._checked_weight(weight, lead[0])
+        check_batch(batch, lead[0], self.world_model.num_actions)
+        weight = None if weight is None else checked_weight(weight, lead[0], self._any_tensor())
         config = self.config
         latent = self.world_model.encode(observation)
         tree = self._tree(False, latent, lead, None, uniforms, generator, iterations=iterations)
@@ -413,58 +414,6 @@ class Solver(nn.Module):
                 raise
             raise UserError(f"{error}; the solver was trained on {self.environment}") from error
         return rows, lead
-
-    def _check_batch(self, batch: Batch, size: int) -> None:
-        actions, now, then = self.world_model.num_actions, batch.observation, batch.next_observation
-        if isinstance(now, Tensor) and isinstance(then, Tensor) and now.shape != then.shape:
-            raise UserError(
-                f"batch.next_observation must have shape {list(now.shape)}, got {list(then.shape)}"
-            )
-        for name in ("action", "reward", "q_target"):
-            tensor = getattr(batch, name)
-            if tensor.shape != (size,):
-                raise UserError(f"batch.{name} must have shape [{size}], got {list(tensor.shape)}")
-        valid = batch.next_valid
-        if valid is not None and (valid.shape != (size,) or valid.dtype != torch.bool):
-            raise UserError(f"batch.next_valid must be bool [{size}], got {valid.dtype} {list(valid.shape)}")
-        if batch.action.dtype != torch.int64:
-            raise UserError(f"batch.action must be int64, got {batch.action.dtype}")
-        low, high = (int(x) for x in batch.action.aminmax())
-        if low < 0 or high >= actions:
-            raise UserError(f"batch.action must lie in 0..{actions - 1}, got {low if low < 0 else high}")
-        for name in ("reward", "q_target"):
-            tensor = getattr(batch, name)
-            if tensor.is_complex() or not bool(tensor.isfinite().all()):
-                raise UserError(
-                    f"batch.{name} must be real and finite, got {tensor.dtype} with other entries"
-                )
-
-    def _checked_weight(self, weight: Any, size: int) -> Tensor:
-        like = self._any_tensor()
-        tensor = torch.as_tensor(weight, device=like.device).to(like.dtype)
-        if tensor.shape != (size,):
-            raise UserError(f"weight must have shape [{size}], got {list(tensor.shape)}")
-        if not bool(((tensor >= 0) & tensor.isfinite()).all()):
-            raise UserError("weight must be finite and not negative, got other entries")
-        return tensor
-
-
-def _check_support(config: SolverConfig, model: WorldModel) -> None:
-    """Refuse settings beyond the paper that a world model cannot follow."""
-    if config.weights.termination and model.termination is None:
-        raise UserError(
-            "weights.termination must be 0 for a world model without a termination head, "
-            f"got {config.weights.termination}: set network.termination"
-        )
-    if config.weights.conservative_value and not isinstance(model, MapWorldModel):
-        raise UserError(
-            "weights.conservative_value must be 0 for a world model that cannot draw unseen maps, "
-            f"got {config.weights.conservative_value}: set network.encoder to 'maps'"
-        )
-    if config.merge and not hasattr(model, "key"):
-        raise UserError(
-            "merge must be False for a world model that has no key, got True: set network.encoder to 'maps'"
-        )
 
 
 def _of_action(children: Tensor, action: Tensor) -> Tensor:

@@ -74,17 +74,22 @@ def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solve
         search: overrides fields of its :class:`SolverConfig`, e.g. ``act_iterations=50``.
 
     Returns:
-        A solver in ``eval()`` mode.
+        A solver in ``eval()`` mode, from observations ``[B, ...]`` to Q-values ``[B, A]``.
     """
     run = RunFolder.of(folder)
     folder = checkpoint_of(Path(folder))
     state = checkpoint.load_state(folder)
-    if "observation_space" in state:
-        return Solver.load(folder, device=device, **search)
     try:
         config = config_from_dict(TrainConfig, state.get("config"))
     except UserError as error:
         raise _misfit(folder, error) from error
+    if "observation_space" in state:
+        solver = Solver.load(folder, device=device, **search)
+        shape = list(solver.observation_shape or ())
+        if state.get("observation_shape", shape) != shape:
+            wrong = UserError(f"observation_shape must be {shape}, that of its space, got another")
+            raise _misfit(folder, wrong)
+        return solver
     config = dataclasses.replace(config, solver=_overridden(config.solver, search))
     tensors = checkpoint.load_tensors_of(folder, "model", state)
     try:

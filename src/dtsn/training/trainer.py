@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,8 @@ class Trainer:
 
     Args:
         config: every number of the run.
-        observation: what observations look like (``Dataset.observation``), or their bare shape where
-            ``config.network.encoder`` is named.
+        observation: what one observation looks like (``Dataset.observation``), or its bare shape, without
+            B, where ``config.network.encoder`` is named.
         num_actions: A.
         device: where to train.
     """
@@ -225,7 +225,7 @@ def train_run(
     resume: bool = False,
     validate: Validate | None = None,
     track: TrackerName = "none",
-) -> Iterator[dict[str, float]]:
+) -> Generator[dict[str, float], None, None]:
     """Train in a run folder: yields the metrics of every step.
 
     The trainer is restored before this returns, and the folder is this run's alone until the generator ends.
@@ -238,6 +238,9 @@ def train_run(
         resume: go on with the run that is there, from its newest checkpoint.
         validate: scores every regular checkpoint, and the best one is kept beside the newest.
         track: where metrics go besides metrics.jsonl: tensorboard, wandb or mlflow.
+
+    Returns:
+        A generator that trains as it is read: the metrics of each step by name.
     """
     folder = RunFolder(run).open(resume)
     try:
@@ -267,7 +270,7 @@ def _check_discount(config: TrainConfig, dataset: Dataset) -> None:
 
 def _steps(
     folder: RunFolder, trainer: Trainer, dataset: Dataset, validate: Validate | None, tracker: Tracker
-) -> Iterator[dict[str, float]]:
+) -> Generator[dict[str, float], None, None]:
     with folder:
         logged = trainer.step
         try:

@@ -189,7 +189,7 @@ def _test_levels(count: int) -> Any:
 
 def behaviour_policy(campaign: ProcgenCampaign, game: str) -> BehaviourPolicy:
     """The behaviour policy of a game: scripted, kept from an earlier run, or trained now."""
-    from dtsn.experts.ppg import export_expert, load_expert
+    from dtsn.experts.ppg_policy import export_expert, load_expert
 
     if game in campaign.numbers.scripted:
         return scripted_expert(ProcgenOptions(game, campaign.numbers.mode))

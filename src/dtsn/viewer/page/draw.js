@@ -31,7 +31,7 @@ export function makeModel(search) {
   const short = labels.every((name) => [...name].length === 1);
   const created = nodes.map((node) => (node.parent === null ? 0 : nodes[node.parent].expanded_at));
   const known = nodes.map((node) => node.path_value).filter((value) => value !== null);
-  const low = Math.min(...known), high = Math.max(...known);
+  const { low, high } = extent(known);
   const paths = nodes.map(() => "");
   for (const node of nodes.slice(1)) {
     paths[node.id] = paths[node.parent] + (short || !paths[node.parent] ? "" : " ") + labels[node.action];
@@ -55,7 +55,7 @@ export function makeModel(search) {
   }
 
   // How good a path value is, from 0 to 1 within its tree; null where the node has none.
-  const share = (value) => (value === null ? null : high > low ? (value - low) / (high - low) : 1);
+  const share = (value) => (value === null ? null : high > low ? Math.max(0, value - low) / (high - low) : 1);
 
   return { ...search, grid, labels, short, low, high, paths, blockedIds: blocked, bestPath, stateOf, share };
 }
@@ -75,16 +75,22 @@ export function nodeText(model, id) {
   if (node.value !== null) words.push(`value ${number(node.value)}`);
   if (node.path_value !== null) words.push(`path value ${number(node.path_value)}`);
   words.push(node.expanded_at === null ? "not expanded" : `expanded at ${node.expanded_at}`);
-  if (node.terminal > 0) words.push(node.terminal === 1 ? "ends the episode" : `ends with probability ${percent(node.terminal)}`);
+  if (node.terminal > 0.005) words.push(node.terminal === 1 ? "ends the episode" : `ends with probability ${percent(node.terminal)}`);
   if (node.same_as !== null) words.push(`same place as ${node.same_as ? `node ${node.same_as}` : "the root"}`);
   if (cell) words.push(`cell (${cell.join(", ")}), true value ${number(model.grid.true_values[cell[0]][cell[1]], 0)}`);
   if (model.blockedIds.has(id)) words.push("runs into a wall");
   return words.filter(Boolean).join(" · ");
 }
 
+// The range that is drawn: what is far below the best is drawn at its end, lest one wall flattens all else.
+export function extent(values) {
+  const high = Math.max(...values);
+  return { low: Math.max(Math.min(...values), high - 15), high };
+}
+
 export function planText(plan) {
   const { steps, blocked_at: wall, optimal_steps: optimal } = plan;
   if (wall !== null) return `The plan runs into a wall at its step ${wall} of ${steps}.`;
   const share = optimal === steps ? "all" : `the first ${optimal}`;
-  return `The plan of ${steps} ${steps === 1 ? "step" : "steps"} can be walked, ${share} on a shortest way.`;
+  return `The plan of ${steps} ${steps === 1 ? "step" : "steps"} can be walked: ${share} shortest.`;
 }

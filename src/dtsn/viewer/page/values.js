@@ -1,12 +1,12 @@
 // The numbers: Q-values as bars, their course over the iterations, and the open set.
 
-import { html, number, percent, svg } from "./draw.js";
+import { extent, html, number, percent, svg } from "./draw.js";
 
 const SHOWN = 8;
 
 export function makeBars(box, model, take) {
   const seen = model.iterations.flatMap((iteration) => iteration.q).filter((q) => q !== null);
-  const low = Math.min(...seen), high = Math.max(...seen);
+  const { low, high } = extent(seen);
   const truth = model.grid?.true_q;
   const rows = model.labels.map((name, action) => {
     const bar = html("span", { class: `bar action-${action % 8}` }), text = html("span", { class: "q" });
@@ -23,7 +23,7 @@ export function makeBars(box, model, take) {
     const q = model.iterations[t - 1].q;
     const top = Math.max(...q.filter((value) => value !== null));
     rows.forEach(({ row, bar, text }, action) => {
-      const share = q[action] === null ? 0 : high > low ? 0.06 + (0.94 * (q[action] - low)) / (high - low) : 1;
+      const share = q[action] === null ? 0 : high > low ? 0.06 + (0.94 * Math.max(0, q[action] - low)) / (high - low) : 1;
       bar.style.width = `${100 * share}%`;
       text.textContent = number(q[action]);
       row.classList.toggle("best", q[action] === top);
@@ -50,9 +50,9 @@ export function makeChart(box, model, scrub) {
   const width = Math.max(160, box.clientWidth), left = 42, right = model.short ? 20 : 62, top = 10, bottom = 22;
   const height = Math.max(118, top + bottom + 11 * model.actions.length); // room for a label at every line
   const seen = model.iterations.flatMap((iteration) => iteration.q).filter((q) => q !== null);
-  const low = Math.min(...seen), high = Math.max(...seen);
+  const { low, high } = extent(seen);
   const x = (t) => left + ((width - left - right) * (t - 1)) / (steps - 1);
-  const y = (q) => top + ((height - top - bottom) * (high - q)) / (high - low || 1);
+  const y = (q) => top + ((height - top - bottom) * (high - Math.max(q, low))) / (high - low || 1);
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Q-values after each iteration" });
   picture.append(
     svg("path", { d: `M${left} ${y(high)}H${width - right}M${left} ${y(low)}H${width - right}`, class: "axis" }),

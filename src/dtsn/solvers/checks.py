@@ -1,0 +1,65 @@
+"""What a solver refuses: settings its world model cannot follow, and batches it cannot learn from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dtsn.batch import Batch
+from dtsn.config import SolverConfig
+from dtsn.errors import UserError
+from dtsn.models.maps import MapWorldModel
+from dtsn.models.world_model import WorldModel
+
+
+def check_support(config: SolverConfig, model: WorldModel) -> None:
+    """Refuse settings beyond the paper that a world model cannot follow."""
+    if config.weights.termination and model.termination is None:
+        raise UserError(
+            "weights.termination must be 0 for a world model without a termination head, "
+            f"got {config.weights.termination}: set network.termination"
+        )
+    if config.weights.conservative_value and not isinstance(model, MapWorldModel):
+        raise UserError(
+            "weights.conservative_value must be 0 for a world model that cannot draw unseen maps, "
+            f"got {config.weights.conservative_value}: set network.encoder to 'maps'"
+        )
+    if config.merge and not hasattr(model, "key"):
+        raise UserError(
+            "merge must be False for a world model that has no key, got True: set network.encoder to 'maps'"
+        )
+
+
+def check_batch(batch: Batch, size: int, actions: int) -> None:
+    """Refuse a batch whose fields are not of ``size`` rows, or hold what cannot be learned from."""
+    now, then = batch.observation, batch.next_observation
+    if isinstance(now, Tensor) and isinstance(then, Tensor) and now.shape != then.shape:
+        raise UserError(f"batch.next_observation must have shape {list(now.shape)}, got {list(then.shape)}")
+    for name in ("action", "reward", "q_target"):
+        tensor = getattr(batch, name)
+        if tensor.shape != (size,):
+            raise UserError(f"batch.{name} must have shape [{size}], got {list(tensor.shape)}")
+    valid = batch.next_valid
+    if valid is not None and (valid.shape != (size,) or valid.dtype != torch.bool):
+        raise UserError(f"batch.next_valid must be bool [{size}], got {valid.dtype} {list(valid.shape)}")
+    if batch.action.dtype != torch.int64:
+        raise UserError(f"batch.action must be int64, got {batch.action.dtype}")
+    low, high = (int(x) for x in batch.action.aminmax())
+    if low < 0 or high >= actions:
+        raise UserError(f"batch.action must lie in 0..{actions - 1}, got {low if low < 0 else high}")
+    for name in ("reward", "q_target"):
+        tensor = getattr(batch, name)
+        if tensor.is_complex() or not bool(tensor.isfinite().all()):
+            raise UserError(f"batch.{name} must be real and finite, got {tensor.dtype} with other entries")
+
+
+def checked_weight(weight: Any, size: int, like: Tensor) -> Tensor:
+    """Weights ``[B]`` of the samples, with the type and device of ``like``."""
+    tensor = torch.as_tensor(weight, device=like.device).to(like.dtype)
+    if tensor.shape != (size,):
+        raise UserError(f"weight must have shape [{size}], got {list(tensor.shape)}")
+    if not bool(((tensor >= 0) & tensor.isfinite()).all()):
+        raise UserError("weight must be finite and not negative, got other entries")
+    return tensor
