@@ -256,7 +256,7 @@ def export(
 ) -> None:
     """Write the solver of a run without its training state: a small folder for dtsn.load_solver and eval.
 
-    A name that ends with .onnx or .pt2 gets the whole decision as one graph instead, compared with the solver.
+    A name that ends with .onnx or .pt2 gets the whole decision as one graph, compared with the solver.
 
     Example: dtsn export runs/dtsn-0 my-solver
 
