@@ -20,6 +20,8 @@ FRAMES = Box(0, 255, (36, 40, 3), np.uint8)
 ENCODERS = {"mlp": VECTOR, "grid": GRID, "paths": GRID, "nature": FRAMES, "impala_fast": FRAMES}
 CASES = [("dtsn", encoder) for encoder in ENCODERS]
 CASES += [(name, "mlp") for name in ("search", "treeqn", "qnet")]
+QUICK = [("dtsn", "mlp"), ("dtsn", "paths"), ("treeqn", "mlp")]  # an export takes seconds
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case not in QUICK]
 
 
 def make(name: str = "dtsn", encoder: str = "mlp", **config: object) -> Solver:
@@ -28,7 +30,7 @@ def make(name: str = "dtsn", encoder: str = "mlp", **config: object) -> Solver:
     return Solver.create(options, ENCODERS[encoder], Discrete(3), network=network, seed=0)
 
 
-@pytest.mark.parametrize(("name", "encoder"), CASES)
+@pytest.mark.parametrize(("name", "encoder"), QUICK + SLOW)
 def test_pt2(name: str, encoder: str, tmp_path: Path) -> None:
     solver = make(name, encoder).train()
     found = solver.export(tmp_path / "solver.pt2")

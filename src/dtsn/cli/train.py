@@ -256,13 +256,20 @@ def export(
 ) -> None:
     """Write the solver of a run without its training state: a small folder for dtsn.load_solver and eval.
 
+    A name that ends with .onnx or .pt2 gets the whole decision as one graph, compared with the solver.
+
     Example: dtsn export runs/dtsn-0 my-solver
 
     Args:
         run: run folder or checkpoint.
-        out: folder to write.
+        out: folder or graph to write.
     """
-    from dtsn.training.loading import export_solver
+    from dtsn.training.loading import export_solver, load_solver
 
+    if out.suffix in (".onnx", ".pt2"):
+        found = load_solver(run).export(out)
+        equal = f"{100 * found.equal_actions:.0f}% equal actions"
+        done(f"wrote {out}: Q-values differ by at most {found.difference:.1e}, {equal}", "see docs/export.md")
+        return
     export_solver(run, out)
     done(f"wrote {out}", f"dtsn eval {out}")
