@@ -17,15 +17,10 @@ from dtsn.batch import Batch
 from dtsn.envs.procgen import FRAME_SHAPE, GAMES, load_envpool
 from dtsn.reproduce.navigation.plan import Campaign
 from dtsn.reproduce.navigation.variants import FAMILIES
+from dtsn.reproduce.procgen import run
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
-from dtsn.reproduce.procgen.run import (
-    ProcgenCampaign,
-    behaviour_policy,
-    check_record,
-    run_game,
-    write_curve,
-    write_meta,
-)
+from dtsn.reproduce.procgen.plan import ProcgenCampaign
+from dtsn.reproduce.procgen.run import behaviour_policy, estimate_hours, run_game, write_curve
 from dtsn.settings import plain
 from dtsn.solvers.solver import Solver
 
@@ -100,18 +95,27 @@ def test_cloning_minimises_cross_entropy_alone():
         torch.testing.assert_close(a, b)
 
 
-def test_cost_counts_what_is_missing(tmp_path):
+def test_cost_counts_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "probe", lambda *_: (0.1, 0.001))
+    monkeypatch.setattr(run, "probe_expert", lambda _: 0.001)
     everything = campaign(tmp_path, games=("all",), budget="cpu")
     assert everything.games == tuple(GAMES)
     one = campaign(tmp_path, games=("maze",), budget="cpu")
-    assert 0 < one.cost() < everything.cost() / 15
+    settings = one.settings
+    trained = settings.train.steps * settings.train.batch_size / run.PROBE_BATCH * 0.1
+    tested = settings.levels * run.DECISIONS * 0.001
+    expected = settings.expert.steps * 0.001 + 2 * (trained + tested)
+    assert estimate_hours(one) == pytest.approx(expected / 3600)
+    assert estimate_hours(everything) > 15 * estimate_hours(one)
     for test in one.tests():
         path = one.rows_path("maze", *test)
         path.parent.mkdir(parents=True)
         path.touch()
-    assert one.cost() == 0
-    more = campaign(tmp_path, games=("maze",), budget="cpu", solvers=("qnet", "cloning", "dtsn-no-reinforce"))
-    assert more.cost() > 0
+    assert estimate_hours(one) == 0
+
+
+def test_cost_is_measured(tmp_path):
+    assert 0 < estimate_hours(campaign(tmp_path)) < 1
 
 
 def test_the_command_says_what_it_costs_and_suggests_names(monkeypatch, capsys, tmp_path):
@@ -124,7 +128,7 @@ def test_the_command_says_what_it_costs_and_suggests_names(monkeypatch, capsys, 
     where = ["--results", str(one.results), "--runs", str(one.runs)]
     monkeypatch.setattr(sys, "argv", ["dtsn", "reproduce", "procgen", "--games", "maze", *where])
     cli.main()
-    assert "0 of 1 games to do, budget cpu: about 0.0 hours" in capsys.readouterr().out
+    assert "0 of 1 games to do with the cpu budget" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["dtsn", "reproduce", "procgen", "--games", "mase"])
     with pytest.raises(SystemExit) as stop:
         cli.main()
@@ -181,62 +185,62 @@ def test_every_game_passes_the_whole_pipeline(tmp_path, game):
 
 def test_records_keep_every_command_and_refuse_rows_of_another_budget(tmp_path, monkeypatch):
     first = campaign(tmp_path)
-    write_meta(first, "dtsn one")
-    write_meta(first, "dtsn two")
-    write_meta(first, "dtsn one")
+    first.write_record("dtsn one")
+    first.write_record("dtsn two")
+    first.write_record("dtsn one")
     path = tmp_path / "results" / "rows" / "tiny" / "meta.json"
     assert json.loads(path.read_text())["command"] == "dtsn one\ndtsn two"
     rows = first.rows_path("leaper", "qnet", 0)
     rows.parent.mkdir(parents=True)
     rows.touch()
-    check_record(first)
+    first.check_record()
     changed = replace(PROCGEN_BUDGETS["tiny"], episodes=3)
     monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", changed)
     with pytest.raises(ValueError, match=r"rows of another tiny budget \(episodes is 3, not 2\)"):
-        check_record(first)
+        first.check_record()
     record = json.loads(path.read_text())
     del record["numbers"]["episodes"]  # as if it were new
     record["numbers"]["removed"] = 1
     path.write_text(json.dumps(record))
-    check_record(first)
-    write_meta(first, "dtsn three")
+    first.check_record()
+    first.write_record("dtsn three")
     assert "removed" not in json.loads(path.read_text())["numbers"]
     path.write_text("half a rec")
     with pytest.raises(ValueError, match=r"meta\.json cannot be read"):
-        check_record(first)
+        first.check_record()
 
 
 def test_records_refuse_rows_of_another_expert(tmp_path, monkeypatch):
     first = campaign(tmp_path)
-    write_meta(first, "dtsn one")
+    first.write_record("dtsn one")
     others = {"leaper": replace(PROCGEN_BUDGETS["tiny"].expert, game="leaper", steps=2048)}
-    monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", replace(PROCGEN_BUDGETS["tiny"], other_experts=others))
-    assert [first.numbers.expert_of(game).steps for game in ("maze", "leaper")] == [1024, 2048]
+    monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", replace(PROCGEN_BUDGETS["tiny"], expert_overrides=others))
+    assert [first.settings.expert_of(game).steps for game in ("maze", "leaper")] == [1024, 2048]
     first.rows_path("maze", "expert", 0).parent.mkdir(parents=True)
     first.rows_path("maze", "expert", 0).touch()
-    check_record(first)  # maze's is as it was
+    first.check_record()  # maze's is as it was
     first.rows_path("leaper", "expert", 0).parent.mkdir(parents=True)
     first.rows_path("leaper", "expert", 0).touch()
     with pytest.raises(ValueError, match=r"leaper has rows.*expert\.steps is 2048, not 1024"):
-        check_record(first)
+        first.check_record()
 
 
 def test_rows_of_experts_do_not_depend_on_how_solvers_are_trained(tmp_path, monkeypatch):
     first = campaign(tmp_path)
-    write_meta(first, "dtsn one")
-    longer = replace(first.numbers, train=replace(first.numbers.train, steps=5), unfinished=())
+    first.write_record("dtsn one")
+    longer = replace(first.settings, train=replace(first.settings.train, steps=5), keep_all_episodes=())
     monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", longer)
     for player, match in (("random", None), ("expert", None), ("qnet", "keep_all is False, not True")):
         first.rows_path("leaper", player, 0).parent.mkdir(parents=True)
         first.rows_path("leaper", player, 0).touch()
         if match is None:
-            check_record(first)
+            first.check_record()
         else:
             with pytest.raises(ValueError, match=match):
-                check_record(first)
+                first.check_record()
     monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", replace(longer, scripted=("leaper",)))
     with pytest.raises(ValueError, match="scripted is True, not False"):
-        check_record(first)
+        first.check_record()
 
 
 def test_experts_alone_and_kept_for_a_clone(tmp_path, monkeypatch):
@@ -265,7 +269,7 @@ def test_settings_of_records_are_json():
 
 def test_committed_rows_are_those_of_the_budgets():
     results = Path(__file__).parents[1] / "results"
-    check_record(ProcgenCampaign(results=results / "procgen"))
+    ProcgenCampaign(results=results / "procgen").check_record()
     Campaign(tuple(FAMILIES), results=results / "navigation").check_record()
 
 

@@ -14,7 +14,7 @@ from dtsn.cli.terminal import console, done, progress, stopped
 from dtsn.errors import UserError
 from dtsn.reproduce.navigation.plan import Campaign
 from dtsn.reproduce.online.run import OnlineCampaign
-from dtsn.reproduce.procgen.run import ProcgenCampaign
+from dtsn.reproduce.procgen.plan import ProcgenCampaign
 
 NAVIGATION_CAMPAIGN = Campaign(results=RESULTS / "navigation")
 PROCGEN_CAMPAIGN = ProcgenCampaign(results=RESULTS / "procgen")
@@ -71,20 +71,21 @@ def reproduce_procgen(
         campaign: what to run and where to put it.
         jobs: games side by side, one thread each; at most one per core pays.
     """
-    from dtsn.reproduce.procgen.run import check_record, run_campaign, write_meta
+    from dtsn.reproduce.procgen.run import estimate_hours, run_campaign
 
     at_least_one(jobs=jobs)
     pick_device(campaign.device)
-    check_record(campaign)
+    campaign.check_record()
     waiting = [game for game in campaign.games if not campaign.is_done(game)]
-    hours = campaign.cost()
-    cost = f"{hours / 24:.0f} days" if hours > 48 else f"{hours:.1f} hours"
+    hours = estimate_hours(campaign) if waiting else 0.0
+    time = f"{hours / 24:.0f} days" if hours > 48 else f"{hours:.1f} hours"
+    cost = f": about {time} of one core" if waiting else ""
     console().print(
-        f"{len(waiting)} of {len(campaign.games)} games to do, budget {campaign.budget}: about {cost} of one "
-        f"core, {jobs} game{'s' * (jobs > 1)} at a time; logs in {campaign.runs / campaign.budget}"
+        f"{len(waiting)} of {len(campaign.games)} games to do with the {campaign.budget} budget, "
+        f"{jobs} at a time{cost}; logs in {campaign.runs / campaign.budget}"
     )
     if waiting:
-        write_meta(campaign, command_line())
+        campaign.write_record(command_line())
     report_ends("games", len(waiting), run_campaign(campaign, jobs))
     done(
         f"wrote {campaign.results}",
@@ -144,7 +145,7 @@ def report_ends(title: str, total: int, ends: Iterable[tuple[str, str]]) -> None
 def report(
     results: Path = RESULTS,
     out: Path = REPORT / "results.md",
-    budget: Literal["cpu", "paper", "tiny"] = "cpu",
+    budget: Literal["cpu", "day", "paper", "tiny"] = "cpu",
 ) -> None:
     """Write tables and figures from the raw rows of dtsn reproduce.
 

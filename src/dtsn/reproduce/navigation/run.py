@@ -10,14 +10,8 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from dtsn.batch import Batch
-from dtsn.config import TrainConfig
 from dtsn.data.reader import Dataset
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.evaluation.levels import unseen_levels
@@ -26,6 +20,7 @@ from dtsn.evaluation.plans import evaluate_plans
 from dtsn.evaluation.rows import Scenario, write_rows
 from dtsn.experts.collect import collect_navigation
 from dtsn.processes import prepare
+from dtsn.reproduce.cost import probe
 from dtsn.reproduce.jobs import Executor, Job
 from dtsn.reproduce.navigation.curves import Curve, softmax_column
 from dtsn.reproduce.navigation.plan import Campaign, Task
@@ -35,7 +30,6 @@ from dtsn.training.loading import load_solver
 from dtsn.training.trainer import Trainer, has_run, train_run
 
 DECISIONS = 25  # of an episode, roughly: short ways, and some that time out
-PROBE_STEPS = 2  # of training, to tell what a run costs
 
 
 def run_campaign(campaign: Campaign, executor: Executor) -> Iterator[tuple[Task, str]]:
@@ -148,7 +142,8 @@ def estimate_hours(campaign: Campaign) -> float:
         if campaign.is_done(task):
             continue
         if task.variant not in seconds:
-            seconds[task.variant] = probe(campaign.config(task), VARIANTS[task.variant].options(2))
+            size = VARIANTS[task.variant].options(2).size
+            seconds[task.variant] = probe(campaign.config(task), (3, size, size), 4, ROWS_AT_ONCE)
         step, decision = seconds[task.variant]
         shares = campaign.training(task) != task
         total += 0 if shares or campaign.is_trained(task) else campaign.config(task).steps * step
@@ -159,32 +154,6 @@ def estimate_hours(campaign: Campaign) -> float:
         played += campaign.plan_levels * len(campaign.missing_plans(task))
         total += played * DECISIONS * decision
     return total / 3600
-
-
-def probe(config: TrainConfig, options: NavigationOptions) -> tuple[float, float]:
-    """Seconds of a training step with its whole search, and of a decision."""
-    rng, shape = np.random.default_rng(0), (3, options.size, options.size)
-    size = config.batch_size
-    observation = torch.from_numpy(rng.integers(0, 2, (size, *shape), dtype=np.uint8))
-    batch = Batch(
-        observation=observation,
-        action=torch.zeros(size, dtype=torch.int64),
-        reward=-torch.ones(size),
-        q_target=-torch.ones(size),
-        next_observation=observation,
-        terminated=torch.zeros(size, dtype=torch.bool),
-    )
-    trainer = Trainer(replace(config, search_warmup=0, search_ramp=0), shape, 4)
-    trainer.update(batch)
-    started = time.monotonic()
-    for _ in range(PROBE_STEPS):
-        trainer.update(batch)
-    step = (time.monotonic() - started) / PROBE_STEPS
-    trainer.solver.eval()
-    many = observation.repeat(-(-ROWS_AT_ONCE // size), 1, 1, 1)[:ROWS_AT_ONCE]
-    started = time.monotonic()
-    trainer.solver.act(many)
-    return step, (time.monotonic() - started) / len(many)
 
 
 if __name__ == "__main__":

@@ -26,17 +26,19 @@ class ProcgenBudget:
     episodes: int  # in a data set
     train: TrainConfig
     levels: int  # to test on
-    unfinished: tuple[str, ...] = ()  # games whose policy completes next to no level with this much training
-    other_experts: dict[str, PPGConfig] = field(default_factory=dict)  # of games that need other settings
+    keep_all_episodes: tuple[
+        str, ...
+    ] = ()  # games whose policy completes next to no level with this much training
+    expert_overrides: dict[str, PPGConfig] = field(default_factory=dict)  # of games that need other settings
     scripted: tuple[str, ...] = ()  # games played by a scripted expert, as learning takes too long
 
     def expert_of(self, game: str) -> PPGConfig:
         """How the behaviour policy of a game is trained."""
-        return replace(self.other_experts.get(game, self.expert), game=game, mode=self.mode)
+        return replace(self.expert_overrides.get(game, self.expert), game=game, mode=self.mode)
 
     def keep(self, game: str) -> Keep:
         """Which episodes go into a game's data set: the successful ones where there are any."""
-        return "all" if game in self.unfinished else "successful"
+        return "all" if game in self.keep_all_episodes else "successful"
 
     def config(self, variant: str, seed: int) -> TrainConfig:
         """The training run of a variant with a seed."""
@@ -61,7 +63,7 @@ PROCGEN_BUDGETS = {
         mode="easy",
         expert=replace(PPG_CPU, steps=1024, num_envs=16, auxiliary_epochs=1),
         episodes=2,
-        unfinished=tuple(GAMES),
+        keep_all_episodes=tuple(GAMES),
         train=TrainConfig(
             solver=_PROCGEN_SOLVER,
             network=NetworkConfig(encoder="nature", latent=32, hidden=32, value_scale=10.0),
@@ -76,10 +78,10 @@ PROCGEN_BUDGETS = {
         mode="easy",
         expert=replace(PPG_CPU, steps=409_600, precision="bfloat16"),
         episodes=500,
-        unfinished=("bigfish", "starpilot"),
+        keep_all_episodes=("bigfish", "starpilot"),
         # Small fish and rare rewards: values must be learned before a policy can be. Hence a network that
         # sees more, near rewards only, longer moves, and a policy that learns more slowly than the values.
-        other_experts={
+        expert_overrides={
             "bigfish": replace(
                 PPG_CPU,
                 game="bigfish",

@@ -130,7 +130,7 @@ def _trained_otherwise(numbers: ProcgenBudget, scores: Scores) -> str:
     """Which behaviour policies were trained otherwise."""
     others = [
         f"{expert.steps:,} with other settings on {game}"
-        for game, expert in numbers.other_experts.items()
+        for game, expert in numbers.expert_overrides.items()
         if "expert" in scores.get(game, {})
     ]
     return f" ({', '.join(others)})" if others else ""

@@ -1,0 +1,130 @@
+"""A Procgen campaign as plain data: what to run, where it goes, what is still missing. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dtsn.envs.procgen import GAMES
+from dtsn.errors import UserError
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.reproduce.records import read_record, write_record
+from dtsn.settings import difference, plain
+from dtsn.spelling import did_you_mean
+
+
+@dataclass(frozen=True)
+class ProcgenCampaign:
+    """What to run and where to put it."""
+
+    games: tuple[str, ...] = ("coinrun", "leaper", "maze", "starpilot")
+    """which of the 16 games; all: every one of them"""
+    budget: str = "cpu"
+    """cpu: what a laptop does in hours; day: better policies, longer training, some hours a game;
+    paper: the paper's numbers (weeks of a GPU); tiny: to try it out"""
+    solvers: tuple[str, ...] = ("qnet", "search", "treeqn", "dtsn")
+    """rows of the tables; also cloning, dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary,
+    dtsn-5, dtsn-20; none: only the experts"""
+    seeds: int = 1
+    """training runs of each solver, seeds 0 and up"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """of every run; the paper's budget needs cuda"""
+    results: Path = Path("results/procgen")
+    """raw rows and the weights of the experts: small, worth keeping"""
+    runs: Path = Path("runs/procgen")
+    """data sets and checkpoints: large"""
+
+    def __post_init__(self) -> None:
+        if self.games == ("all",):
+            object.__setattr__(self, "games", tuple(GAMES))
+        for what, names, known in (
+            ("game", self.games, GAMES),
+            ("solver", self.solvers, PROCGEN_VARIANTS),
+            ("budget", (self.budget,), PROCGEN_BUDGETS),
+        ):
+            if not names and what != "solver":
+                raise UserError(f"give at least one {what}")
+            for name in names:
+                if name not in known:
+                    hint = did_you_mean(name, known)
+                    raise UserError(f"unknown {what} {name!r}, choose from {', '.join(known)}{hint}")
+        if self.seeds < 1:
+            raise UserError(f"seeds must be at least 1, got {self.seeds}")
+
+    @property
+    def settings(self) -> ProcgenBudget:
+        """The settings behind the budget's name."""
+        return PROCGEN_BUDGETS[self.budget]
+
+    def tests(self) -> list[tuple[str, int]]:
+        """List (player, seed) of all tests of a game: random actions and the expert first."""
+        solvers = [(name, seed) for seed in range(self.seeds) for name in self.solvers]
+        return [("random", 0), ("expert", 0), *solvers]
+
+    def rows_path(self, game: str, player: str, seed: int) -> Path:
+        """Where the test rows of a player go."""
+        return self.results / "rows" / self.budget / game / player / f"seed-{seed}.csv.gz"
+
+    def curve_path(self, game: str) -> Path:
+        """Where the learning curve of a game's behaviour policy goes."""
+        return self.results / "curves" / self.budget / f"{game}.csv"
+
+    def expert_path(self, game: str) -> Path:
+        """Where the weights of a game's behaviour policy go once it is trained."""
+        return self.results / "experts" / self.budget / game
+
+    def metrics_path(self, game: str) -> Path:
+        """What a game's behaviour policy logs while it learns."""
+        return self.runs / self.budget / game / "expert" / "metrics.jsonl"
+
+    def missing(self, game: str) -> list[tuple[str, int]]:
+        """List the tests of a game that have no rows yet."""
+        return [test for test in self.tests() if not self.rows_path(game, *test).exists()]
+
+    def is_done(self, game: str) -> bool:
+        """Whether nothing of a game is left to do; a curve is only due where the expert's run is."""
+        curve_due = self.metrics_path(game).exists() and not self.curve_path(game).exists()
+        return not self.missing(game) and not curve_due
+
+    def data_path(self, game: str) -> Path:
+        """The data set of a game."""
+        return self.runs / self.budget / game / "data.h5"
+
+    @property
+    def record_path(self) -> Path:
+        """Where it is said how the rows were made."""
+        return self.results / "rows" / self.budget / "meta.json"
+
+    def check_record(self) -> None:
+        """Refuse to continue with rows of other settings under the same budget's name."""
+        theirs, ours = read_record(self.record_path).get("numbers", {}), plain(asdict(self.settings))
+        folders = sorted(self.record_path.parent.glob("*")) if theirs else []
+        for folder in (each for each in folders if each.name in GAMES):
+            players = {rows.parent.name for rows in folder.glob("*/*.csv.gz")}
+            differs = difference(_behind(theirs, folder.name, players), _behind(ours, folder.name, players))
+            if differs:
+                raise UserError(
+                    f"{folder} has rows of another {self.budget} budget ({differs}): "
+                    "move them away or use another results folder"
+                )
+
+    def write_record(self, command: str) -> None:
+        """Keep beside the rows how they were made."""
+        settings = {"budget": self.budget, "numbers": plain(asdict(self.settings))}
+        write_record(self.record_path, command, settings)
+
+
+def _behind(settings: Mapping[str, Any], game: str, players: Set[str]) -> dict[str, Any]:
+    """Select the settings of a budget, as plain data, that the rows of these players of a game depend on."""
+    names = ["mode", "levels"]
+    known: dict[str, Any] = {}
+    if players - {"random"}:
+        known["scripted"] = game in settings.get("scripted", ())
+        expert = settings.get("expert_overrides", {}).get(game) or settings.get("expert", {})
+        known["expert"] = {} if known["scripted"] else {**expert, "game": game}
+    if players - {"random", "expert"}:
+        names += ["episodes", "train"]
+        known["keep_all"] = game in settings.get("keep_all_episodes", ())
+    return known | {name: settings[name] for name in names if name in settings}
