@@ -17,7 +17,7 @@ from dtsn.solvers.solver import Solver
 VECTOR, GRID = Box(-1, 1, (4,)), Box(0, 1, (3, 5, 6), np.uint8)
 FRAMES = Box(0, 255, (36, 40, 3), np.uint8)
 # encoder -> space; one solver for each encoder and one encoder for each solver
-ENCODERS = {"mlp": VECTOR, "grid": GRID, "paths": GRID, "nature": FRAMES, "impala_fast": FRAMES}
+ENCODERS = {"mlp": VECTOR, "grid": GRID, "paths": GRID, "nature": FRAMES, "impala_small": FRAMES}
 CASES = [("dtsn", encoder) for encoder in ENCODERS]
 CASES += [(name, "mlp") for name in ("search", "treeqn", "qnet")]
 QUICK = [("dtsn", "mlp"), ("dtsn", "paths"), ("treeqn", "mlp")]  # an export takes seconds

@@ -39,6 +39,7 @@ NETWORKS = {
     "map": (GRID, NetworkConfig(**SMALL, spatial=True), MapEncoder, (LATENT, 5, 6)),
     "impala": (FRAMES, NetworkConfig(**SMALL), ImpalaEncoder, (LATENT,)),
     "impala_fast": (FRAMES, NetworkConfig(encoder="impala_fast", **SMALL), ImpalaEncoder, (LATENT,)),
+    "impala_small": (FRAMES, NetworkConfig(encoder="impala_small", **SMALL), ImpalaEncoder, (LATENT,)),
     "nature": (FRAMES, NetworkConfig(**SMALL, encoder="nature"), NatureEncoder, (LATENT,)),
 }
 each_network = pytest.mark.parametrize("name", NETWORKS)

@@ -14,7 +14,7 @@ from dtsn.checkpoint import CheckpointError, checkpoints, latest_checkpoint
 from dtsn.config import PPG_CPU, PPGConfig
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, ProcgenPool, Step
 from dtsn.experts import ppg
-from dtsn.experts.ppg import PhasicPolicyGradient, RewardScale, advantages, train_expert
+from dtsn.experts.ppg import PhasicPolicyGradient, RewardScale, advantages, train_expert, translated
 from dtsn.experts.ppg_policy import ActorCritic, load_expert
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.storage import RunInUseError
@@ -91,6 +91,46 @@ def test_reward_scale_is_the_deviation_of_all_returns_so_far() -> None:
     scale(rewards[:10], ended[:10])
     scaled = scale(rewards[10:], ended[10:])
     np.testing.assert_allclose(scaled, rewards[10:] / np.std(returns), rtol=1e-6)
+
+
+def test_frames_are_shifted_and_their_edges_repeated() -> None:
+    frames = torch.arange(40 * 3 * 6 * 7).reshape(40, 3, 6, 7).to(torch.uint8)
+    shifted = translated(frames, 2, torch.Generator().manual_seed(1)).numpy()
+    padded = np.pad(frames.numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)), mode="edge")
+    found = set()
+    for row in range(len(frames)):
+        ways = [
+            (down, right)
+            for down in range(5)
+            for right in range(5)
+            if np.array_equal(shifted[row], padded[row, :, down : down + 6, right : right + 7])
+        ]
+        assert len(ways) == 1
+        found |= set(ways)
+    assert len(found) > 12  # of 25
+    assert translated(frames, 0, torch.Generator()) is frames
+
+
+def test_an_action_that_changes_nothing_is_penalised(monkeypatch: pytest.MonkeyPatch) -> None:
+    class StillPool(ColourPool):
+        """Nothing is ever earned; the frame of slots 0 to 3 never changes, nor would an end hide that."""
+
+        def reset(self) -> np.ndarray:
+            frames = super().reset()
+            frames[:4] = 7
+            return frames
+
+        def step(self, actions: np.ndarray) -> Step:
+            return super().step(actions)._replace(rewards=np.zeros(self.num_envs, np.float32))
+
+    monkeypatch.setattr(ppg, "ProcgenPool", StillPool)
+    seen: list[np.ndarray] = []
+    monkeypatch.setattr(ppg, "advantages", lambda rewards, *others: seen.append(rewards) or rewards)
+    next(PhasicPolicyGradient(dataclasses.replace(TINY, still_penalty=0.25)).run())
+    np.testing.assert_array_equal(seen[0][:, :4], -0.25)
+    assert (seen[0][:, 4:] == -0.25).mean() < 0.6  # one colour of three is lit again
+    next(PhasicPolicyGradient(TINY).run())
+    assert not seen[1].any()
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -296,6 +336,7 @@ def test_games_and_modes_are_checked(tmp_path: Path, change: dict[str, object], 
 
 @pytest.mark.parametrize("change", [{"steps": 0}, {"minibatches": 3}, {"discount": 2.0}, {"encoder": "grid"},
                                     {"action_repeat": 0}, {"auxiliary_learning_rate": 0.0},
+                                    {"translate": -1}, {"still_penalty": -0.1},
                                     {"learning_rate": 0.0}, {"clip": -1.0}, {"seed": -1}])  # fmt: skip
 def test_settings_are_checked(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):

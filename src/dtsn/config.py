@@ -14,9 +14,11 @@ from typing import Any, Literal, get_args
 from dtsn.errors import UserError, UserTypeError, brief
 from dtsn.spelling import did_you_mean
 
-EncoderName = Literal["auto", "mlp", "grid", "maps", "paths", "nature", "impala_fast", "impala"]
+EncoderName = Literal[
+    "auto", "mlp", "grid", "maps", "paths", "nature", "impala_small", "impala_fast", "impala"
+]
 Channels = Literal["auto", "first", "last"]
-FrameEncoder = Literal["nature", "impala_fast", "impala"]
+FrameEncoder = Literal["nature", "impala_small", "impala_fast", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
 Keep = Literal["successful", "all"]  # episodes of a data set: those that completed their level, or every one
 Precision = Literal["float32", "bfloat16"]
@@ -159,8 +161,8 @@ class NetworkConfig:
     """The world model's modules."""
 
     encoder: EncoderName = "auto"
-    """mlp for vectors; grid, maps or paths for 0/1 maps; nature (small), impala (large) or impala_fast for
-    frames; auto (in Solver.create): mlp, grid or impala by the observation space"""
+    """mlp for vectors; grid, maps or paths for 0/1 maps; nature, impala_small, impala_fast or impala (from
+    small to large) for frames; auto (in Solver.create): mlp, grid or impala by the observation space"""
     channels: Channels = "auto"
     """of planes and frames: first [C, H, W] or last [H, W, C]; auto: by the shape"""
     latent: int = 128
@@ -271,6 +273,10 @@ class PPGConfig:
     """E_aux: passes over all actions of the phase"""
     clone_weight: float = 1.0
     """β_clone: keeps the policy where it is in an auxiliary phase"""
+    translate: int = 0
+    """pixels, at most, that frames are shifted by in auxiliary phases, which teach to ignore that"""
+    still_penalty: float = 0.0
+    """subtracted from the normalised reward of an action that leaves the frame as it was"""
     discount: float = 0.999
     """γ, from action to action"""
     gae_lambda: float = 0.95
@@ -288,7 +294,8 @@ class PPGConfig:
     shared: bool = False
     """one network for both: value errors reach its trunk in auxiliary phases only (half the cost)"""
     encoder: FrameEncoder = "impala"
-    """nature (small), impala (large) or impala_fast (the same on half the resolution)"""
+    """nature (small), impala (large), impala_fast (the same on half the resolution) or impala_small (half the
+    residual blocks of that, and the last maps averaged)"""
     latent: int = 256
     """features that the encoder hands to the heads"""
     precision: Precision = "float32"
@@ -307,7 +314,7 @@ class PPGConfig:
                      "keep_checkpoints"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("num_levels", "auxiliary_epochs", "seed"):
+        for name in ("num_levels", "auxiliary_epochs", "seed", "translate"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.batch % self.minibatches:
@@ -317,7 +324,7 @@ class PPGConfig:
         for name in ("discount", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        for name in ("clone_weight", "entropy_weight", "clip"):
+        for name in ("clone_weight", "entropy_weight", "clip", "still_penalty"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} must be finite and not negative, got {getattr(self, name)}")
         for name in ("learning_rate", "auxiliary_learning_rate"):

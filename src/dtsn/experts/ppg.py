@@ -76,6 +76,19 @@ def advantages(
     return estimates
 
 
+def translated(frames: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Frames ``[B, C, H, W]``, each shifted by up to ``most`` pixels; their edges are repeated."""
+    if not most:
+        return frames
+    height, width = frames.shape[2:]
+    padded = functional.pad(frames, (most,) * 4, mode="replicate")  # [B, C, H + 2·most, W + 2·most]
+    shifts = torch.randint(2 * most + 1, (len(frames), 2), generator=generator).tolist()
+    # Slices: an index for every pixel takes much longer.
+    return torch.stack(
+        [each[:, y : y + height, x : x + width] for each, (y, x) in zip(padded, shifts, strict=True)]
+    )
+
+
 class Rollout(NamedTuple):
     """One iteration's decisions, F = T·N of them."""
 
@@ -160,7 +173,7 @@ class PhasicPolicyGradient:
         shape = (config.rollout, config.num_envs)
         seen = self._frames[self._filled].view(*shape, *FRAME_SHAPE)
         actions, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
-        rewards, ended = np.empty(shape), np.empty(shape, bool)
+        rewards, ended, still = np.empty(shape), np.empty(shape, bool), np.zeros(shape, bool)
         values = np.empty((config.rollout + 1, config.num_envs))
         for t in range(config.rollout):
             seen[t] = frames
@@ -169,13 +182,16 @@ class PhasicPolicyGradient:
             actions[t], log_probs[t] = chosen.squeeze(1), logs.gather(1, chosen).squeeze(1)
             values[t] = value.numpy()
             step = pool.step(actions[t].numpy())
+            if config.still_penalty:
+                still[t] = (step.last == frames.numpy()).all((1, 2, 3))
             frames = torch.from_numpy(step.observations)
             rewards[t], ended[t] = step.rewards, step.terminated | step.truncated
             running = running + step.rewards
             self.episodes.extend(zip(running[ended[t]], step.complete[ended[t]], strict=True))
             running[ended[t]] = 0
         values[-1] = self.network.act(frames.to(self.device))[1].cpu().numpy()
-        gains = advantages(self.scale(rewards, ended), values, ended, config.discount, config.gae_lambda)
+        earned = self.scale(rewards, ended) - config.still_penalty * still
+        gains = advantages(earned, values, ended, config.discount, config.gae_lambda)
         flat = Rollout(
             seen.flatten(0, 1),
             actions.flatten(),
@@ -223,6 +239,8 @@ class PhasicPolicyGradient:
         for _ in range(config.auxiliary_epochs):
             for part in torch.split(torch.randperm(len(frames), generator=generator), size):
                 batch, old, target = (x[part].to(self.device) for x in (frames, before, targets))
+                # The old policy saw the frames as they were: the new one learns to ignore the shift.
+                batch = translated(batch, config.translate, generator)
                 logs, values = self.network(batch)
                 distilled = 0.5 * functional.mse_loss(values, target)
                 clone = functional.kl_div(logs, old, reduction="batchmean", log_target=True)  # KL(old ‖ new)

@@ -168,7 +168,7 @@ def _encoder_name(space: gymnasium.spaces.Box, config: NetworkConfig) -> Encoder
         if held == "unknown":
             raise UserError(
                 f"observations {shape} of {space.dtype} in [{space.low.min():g}, {space.high.max():g}] "
-                "may be maps or frames: name one of grid, paths, nature, impala_fast, impala, "
+                "may be maps or frames: name one of grid, paths, nature, impala_small, impala_fast, impala, "
                 "or bring an encoder of your own"
             )
         return "grid" if held == "planes" else "impala"
@@ -191,6 +191,10 @@ def _plane_encoder(
             return PathEncoder(shape, config.hidden, config.latent)
         case "nature":
             return NatureEncoder(shape, config.latent, divisor(space))
+        case "impala_small":
+            return ImpalaEncoder(
+                shape, config.latent, (16, 32, 64), stride=2, blocks=1, pooled=True, divisor=divisor(space)
+            )
         case _:
             stride = 2 if name == "impala_fast" else 1
             return ImpalaEncoder(shape, config.latent, stride=stride, divisor=divisor(space))

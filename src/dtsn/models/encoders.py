@@ -136,7 +136,8 @@ class NatureEncoder(nn.Module):
 class ImpalaEncoder(nn.Module):
     """Frames ``[B, C, H, W]`` -> ``[B, latent]``: the residual network of IMPALA, no batch norm.
 
-    ``stride`` is that of the first convolution; with 2, all that follows is a quarter of the work.
+    ``stride`` is that of the first convolution; with 2, all that follows is a quarter of the work. ``blocks``
+    are the residual blocks of each resolution. ``pooled``: the last maps' means instead of all their cells.
     ``divisor`` brings frames to [0, 1]; without one, uint8 is divided by 255 and floats are not.
     """
 
@@ -146,6 +147,8 @@ class ImpalaEncoder(nn.Module):
         latent: int,
         widths: tuple[int, ...] = (16, 32, 32),
         stride: int = 1,
+        blocks: int = 2,
+        pooled: bool = False,
         divisor: float | None = None,
     ):
         super().__init__()
@@ -156,11 +159,11 @@ class ImpalaEncoder(nn.Module):
             layers += [
                 nn.Conv2d(channels, width, 3, stride=1 if number else stride, padding=1),
                 nn.MaxPool2d(3, stride=2, padding=1),
-                _Residual(width),
-                _Residual(width),
+                *(_Residual(width) for _ in range(blocks)),
             ]
             channels = width
-        self.trunk = nn.Sequential(*layers, nn.ReLU(), nn.Flatten())
+        pooling = [nn.AdaptiveAvgPool2d(1)] if pooled else []
+        self.trunk = nn.Sequential(*layers, nn.ReLU(), *pooling, nn.Flatten())
         self.last = nn.Linear(_features(self.trunk, shape), latent)
 
     def forward(self, observation: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ def make_solver(
         space = observation.space()
     elif config.network.encoder == "auto" and len(observation) == 3:
         raise UserError(
-            "network.encoder must be named (grid, paths, nature, impala_fast or impala) for observations of "
-            f"shape {observation} whose bounds are unknown, got 'auto'"
+            "network.encoder must be named (grid, paths, nature, impala_small, impala_fast or impala) for "
+            f"observations of shape {observation} whose bounds are unknown, got 'auto'"
         )
     else:
         space = gymnasium.spaces.Box(-np.inf, np.inf, observation, np.float32)
