@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from dtsn.data.format import Episode as Episode
     from dtsn.data.reader import Dataset as Dataset
     from dtsn.data.writer import DatasetWriter as DatasetWriter
+    from dtsn.models.known import KnownModel as KnownModel
+    from dtsn.models.known import StateMLP as StateMLP
+    from dtsn.models.known import TableRules as TableRules
     from dtsn.models.world_model import WorldModel as WorldModel
+    from dtsn.search import Expansion as Expansion
     from dtsn.search import LatentModel as LatentModel
     from dtsn.search import SearchTree as SearchTree
     from dtsn.search import best_first_search as best_first_search
@@ -36,8 +40,8 @@ _HOMES = {
     "batch": ["Batch"],
     "config": ["LossWeights", "NetworkConfig", "SolverConfig", "TrainConfig"],
     "data": ["Dataset", "DatasetError", "DatasetWriter", "Episode"],
-    "models": ["WorldModel"],
-    "search": ["LatentModel", "SearchTree", "best_first_search", "full_expansion"],
+    "models": ["KnownModel", "StateMLP", "TableRules", "WorldModel"],
+    "search": ["Expansion", "LatentModel", "SearchTree", "best_first_search", "full_expansion"],
     "solvers": ["LossTerms", "Solver"],
     "training": ["CheckpointError", "Trainer", "load_solver", "train_run"],
 }

@@ -50,6 +50,11 @@ class WorldModel(nn.Module):
         self.num_actions = num_actions
         self.latent_shape = latent_shape
 
+    @property
+    def given(self) -> frozenset[str]:
+        """The losses that have nothing to teach: none, as all of it is learned."""
+        return frozenset()
+
     def encode(self, observation: Observation) -> Tensor:
         """Observations ``[B, ...]`` (of a Dict or Tuple space: a structure of them) -> ``u [B, *latent]``."""
         latent: Tensor = self.encoder(observation)

@@ -46,7 +46,7 @@ def best_first_search(
 
     Args:
         model: Expands latents and values them; may tell of invalid actions and ends (:class:`Expansion`).
-        root: Latents ``[B, ...]`` to search from.
+        root: Latents ``[B, ...]`` to search from; states that are whole numbers may be ``[B]``.
         iterations: T, the number of expansions. A row that has nothing left to expand keeps its tree.
         rule: Picks the open node to expand: ``sample`` from π = softmax(V̄ / temperature), ``greedy``,
             ``epsilon_greedy``, or any callable ``(V̄ [B, n], t) -> slots [B]`` (V̄ is −inf where a node is not
@@ -75,12 +75,11 @@ def best_first_search(
     if merge and discount == 0:
         raise UserError("merge needs a discount above 0, got 0")
     check_uniforms(uniforms, root.shape[0], iterations)
-    is_random = name in ("sample", "epsilon_greedy")
-    noise = (
-        draw_noise(root, iterations, uniforms, generator) if is_random else root.new_empty(root.shape[0], 0)
-    )
     children = expand(model, root)
     children = children._replace(valid=root_mask(invalid_actions, children))
+    noise = children.reward.new_empty(root.shape[0], 0)
+    if name in ("sample", "epsilon_greedy"):
+        noise = draw_noise(children.reward, iterations, uniforms, generator)
     if not callable(rule) and _is_small(root):
         numbers = single_row.chooser(rule, temperature, epsilon, noise[0].tolist())
         tree = single_row.grow(model, children, iterations, numbers, discount, root if merge else None)

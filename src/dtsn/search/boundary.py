@@ -14,8 +14,11 @@ from dtsn.search.model import Children, as_mask
 
 def check_latent(root: Tensor) -> None:
     """Refuse a root that is no batch of latents."""
-    if root.dim() < 2 or not root.is_floating_point():
-        raise UserError(f"root must be floating-point latents [B, ...], got {root.dtype} {tuple(root.shape)}")
+    if root.is_complex() or root.dim() < (2 if root.is_floating_point() else 1):
+        raise UserError(
+            "root must be floating-point latents [B, ...] or states of whole numbers [B] or [B, ...], "
+            f"got {root.dtype} {tuple(root.shape)}"
+        )
     if root.shape[0] == 0:
         raise UserError(f"root must hold at least one row, got shape {tuple(root.shape)}")
 

@@ -50,7 +50,7 @@ def full_expansion(
 
     Args:
         model: Expands latents and values them; may tell of invalid actions and ends (:class:`Expansion`).
-        root: Latents ``[B, ...]`` to search from.
+        root: Latents ``[B, ...]`` to search from; states that are whole numbers may be ``[B]``.
         depth: Of the leaves; ends and dead ends above it are leaves too.
         discount: γ.
         invalid_actions: ``[B, A]`` (bool or 0/1) closes root actions besides those that the model closes.

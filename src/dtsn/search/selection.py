@@ -102,14 +102,14 @@ def table_dtype(like: Tensor) -> torch.dtype:
 
 
 def draw_noise(
-    root: Tensor, iterations: int, uniforms: Tensor | None, generator: torch.Generator | None
+    like: Tensor, iterations: int, uniforms: Tensor | None, generator: torch.Generator | None
 ) -> Tensor:
-    """One number ``[B, T]`` in [0, 1) for every choice."""
+    """One number ``[B, T]`` in [0, 1) for every choice, to be used beside rewards ``like [B, A]``."""
     if uniforms is None:
-        device = root.device if generator is None else generator.device
-        uniforms = torch.rand(root.shape[0], iterations, generator=generator, device=device)
+        device = like.device if generator is None else generator.device
+        uniforms = torch.rand(like.shape[0], iterations, generator=generator, device=device)
     # Below 1 by more than a rounding error, so that the inverse CDF never runs off the end.
-    return uniforms.to(root.device, table_dtype(root)).clamp(max=1 - 1e-6)
+    return uniforms.to(like.device, table_dtype(like)).clamp(max=1 - 1e-6)
 
 
 def make_chooser(rule: Rule | Choose, temperature: float, epsilon: float, uniforms: Tensor) -> Choose:

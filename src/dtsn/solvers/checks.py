@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dtsn.batch import Batch
-from dtsn.config import SolverConfig
+from dtsn.config import LossWeights, SolverConfig
 from dtsn.errors import UserError
+from dtsn.models.known import KnownModel
 from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel
 
 
-def check_support(config: SolverConfig, model: WorldModel) -> None:
+def without_given(config: SolverConfig, model: WorldModel | KnownModel) -> SolverConfig:
+    """The settings without weights of losses that a known world has no use for; refuses to set them."""
+    off = {}
+    for name in sorted(model.given):
+        weight = getattr(config.weights, name)
+        if weight not in (0, getattr(LossWeights(), name)):
+            raise UserError(
+                f"weights.{name} must be left out or 0 for a world model that knows what it would learn, "
+                f"got {weight}"
+            )
+        off[name] = 0.0
+    return dataclasses.replace(config, weights=dataclasses.replace(config.weights, **off))
+
+
+def check_support(config: SolverConfig, model: WorldModel | KnownModel) -> None:
     """Refuse settings beyond the paper that a world model cannot follow."""
+    if config.weights.termination and isinstance(model, KnownModel):
+        raise UserError(
+            "weights.termination must be 0 for a world model whose ends are known, "
+            f"got {config.weights.termination}"
+        )
     if config.weights.termination and model.termination is None:
         raise UserError(
             "weights.termination must be 0 for a world model without a termination head, "
@@ -53,6 +74,18 @@ def check_batch(batch: Batch, size: int, actions: int) -> None:
         tensor = getattr(batch, name)
         if tensor.is_complex() or not bool(tensor.isfinite().all()):
             raise UserError(f"batch.{name} must be real and finite, got {tensor.dtype} with other entries")
+
+
+def check_valid(action: Tensor, exists: Tensor | None) -> None:
+    """Refuse actions ``[B]`` that the world model calls invalid; ``exists [B, N]`` is of a search tree."""
+    if exists is None:
+        return
+    there = exists.gather(1, 1 + action[:, None]).squeeze(1)
+    if not bool(there.all()):
+        row = int((~there).nonzero()[0])
+        raise UserError(
+            f"batch.action must be valid by the world model, got {int(action[row])}, invalid, in row {row}"
+        )
 
 
 def checked_weight(weight: Any, size: int, like: Tensor) -> Tensor:

@@ -50,14 +50,15 @@ class SavedSolver:
     num_actions: int
     environment: str | None
     tensors: dict[str, Tensor]
-    own_encoder: bool
+    own: str | None  # what its maker brought: encoder or world_model
 
 
 def save_solver(solver: Solver, folder: Path) -> Path:
     """Write a solver as ``folder``, in place of an earlier one; other things there are left alone."""
     if solver.network is None or solver.observation_space is None:
         raise UserError(
-            "the solver's modules are your own, which a folder cannot describe: keep its state_dict()"
+            "the solver's modules are your own, which a folder cannot describe: keep its state_dict(), or "
+            "make the solver by Solver.create(..., world_model=...)"
         )
     if folder.exists() and not (folder / "state.json").is_file():
         raise FileExistsError(f"{folder} is not a saved solver: choose another folder")
@@ -69,7 +70,8 @@ def save_solver(solver: Solver, folder: Path) -> Path:
         },
         "observation_space": space_to_json(solver.observation_space),
         "num_actions": solver.world_model.num_actions,
-        "own_encoder": solver.own_encoder,
+        "own_encoder": solver.own == "encoder",
+        "own_world_model": solver.own == "world_model",
         "environment": solver.environment,
     }
     shape = solver.observation_shape
@@ -80,8 +82,8 @@ def save_solver(solver: Solver, folder: Path) -> Path:
     return folder
 
 
-def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
-    """What a folder of :func:`save_solver` says and holds."""
+def read_solver(folder: Path, **own: Any) -> SavedSolver:
+    """What a folder of :func:`save_solver` says and holds; ``own`` modules are the reader's, or None."""
     state = load_state(folder)
     if "observation_space" not in state:
         raise CheckpointError(f"{folder} is a checkpoint of a training run: use load_solver")
@@ -99,24 +101,30 @@ def read_solver(folder: Path, own_encoder: bool) -> SavedSolver:
             num_actions=_checked_count("num_actions", state["num_actions"], MAX_ACTIONS),
             environment=state.get("environment"),
             tensors=load_tensors_of(folder, "model", state),
-            own_encoder=bool(state.get("own_encoder", False)),
+            own=next((name for name in own if state.get(f"own_{name}")), None),
         )
     except CheckpointError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise CheckpointError(f"{folder} does not hold a solver of this dtsn version: {error}") from error
-    if saved.own_encoder != own_encoder:
-        kind, remedy = "dtsn's", "leave out encoder="
-        if saved.own_encoder:
-            kind, remedy = "its maker's", "pass a module of that class as encoder="
-        raise UserError(f"{folder} holds a solver with an encoder of {kind}: {remedy}")
+    for name, given in own.items():
+        check_own(folder, name, saved.own == name, given is not None)
     return saved
+
+
+def check_own(folder: Path, name: str, own: bool, given: bool) -> None:
+    """Refuse to read a solver without its maker's ``name``, or with one that it was not made with."""
+    if own != given:
+        kind, remedy = "dtsn's", f"leave out {name}="
+        if own:
+            kind, remedy = "its maker's", f"pass a module of that class as {name}="
+        raise UserError(f"{folder} holds a solver whose {name.replace('_', ' ')} is {kind}: {remedy}")
 
 
 def with_weights(make: Callable[[], S], saved: SavedSolver) -> S:
     """A solver made by ``make`` with the weights of a folder."""
     try:
-        if not saved.own_encoder:
+        if saved.own is None:
             with torch.device("meta"):  # takes no memory: a folder may claim more than it holds
                 check_tensors(make().state_dict(), saved.tensors, optional=TARGET)
         solver = make()
@@ -144,7 +152,7 @@ def model_card(solver: Solver) -> str:
     config, count = solver.config, sum(p.numel() for p in solver.world_model.parameters())
     searches = solver.kind.acting_planner == "best_first"
     planner = f"best-first search, {solver.act_iterations} expansions" if searches else "full expansion"
-    encoder = ", encoder=YourEncoder()" if solver.own_encoder else ""
+    own = {"encoder": ", encoder=YourEncoder()", "world_model": ", world_model=your_model"}
     trained = f"\nTrained on `{solver.environment}`.\n" if solver.environment else ""
     return f"""---
 library_name: dtsn
@@ -160,7 +168,7 @@ tags: [reinforcement-learning, planning, tree-search]
 ```python
 from dtsn import Solver
 
-solver = Solver.load("path/of/this/folder"{encoder})
+solver = Solver.load("path/of/this/folder"{own.get(solver.own or "", "")})
 action = solver.act(observation, deterministic=True)
 ```
 

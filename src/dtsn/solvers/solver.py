@@ -16,21 +16,22 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import torch
 from torch import Tensor, nn
 
-from dtsn.batch import Batch, Observation
+from dtsn.batch import Batch, Observation, map_arrays
 from dtsn.config import SOLVERS, NetworkConfig, PlannerName, Rule, SolverConfig
 from dtsn.errors import UserError
 from dtsn.models.build import make_world_model
+from dtsn.models.known import KnownModel
 from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel, update_average
 from dtsn.search import SearchTree, best_first_search, full_expansion
 from dtsn.solvers import losses, saving
-from dtsn.solvers.checks import check_batch, check_support, checked_weight
+from dtsn.solvers.checks import check_batch, check_support, check_valid, checked_weight, without_given
 from dtsn.solvers.export import Export, export_solver_graph
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.observations import read_mask, read_rows, read_uniforms
@@ -46,7 +47,7 @@ class Solver(nn.Module):
 
     def __init__(
         self,
-        world_model: WorldModel,
+        world_model: WorldModel | KnownModel,
         config: SolverConfig | None = None,
         observation_shape: tuple[int, ...] | None = None,
         *,
@@ -54,17 +55,19 @@ class Solver(nn.Module):
         network: NetworkConfig | None = None,
     ):
         super().__init__()
-        self.config = config or SolverConfig()
+        self.config = without_given(config or SolverConfig(), world_model)
         self.kind = SOLVERS[self.config.name]
+        self.losses = tuple(name for name in self.kind.losses if name not in world_model.given)
         self.world_model = world_model
         check_support(self.config, world_model)
         self.observation_space = observation_space
         self.observation_shape = observation_space.shape if observation_space else observation_shape
         self.network = network  # what the modules were made by; None if they are the caller's
-        self.own_encoder = False
+        self.own: Literal["encoder", "world_model"] | None = None  # what the caller brought
         self.environment: str | None = None  # the id of what it was trained on, for messages
         self.target_encoder: nn.Module | None = None
-        if "transition" in self.kind.losses:
+        if "transition" in self.losses:
+            assert isinstance(world_model, WorldModel)
             self.target_encoder = copy.deepcopy(world_model.encoder).requires_grad_(False)
         self._compiles = False
         self._compiled: Callable[..., Tensor] | None = None
@@ -78,9 +81,10 @@ class Solver(nn.Module):
         *,
         network: NetworkConfig | None = None,
         encoder: nn.Module | None = None,
+        world_model: WorldModel | KnownModel | None = None,
         seed: int | None = None,
     ) -> Solver:
-        """Make a solver with fresh modules that fit the spaces.
+        """Make a solver with fresh modules that fit the spaces, or with a world model of yours.
 
         Args:
             solver: a name (``"dtsn"``, ``"search"``, ``"treeqn"``, ``"qnet"``), or a whole configuration.
@@ -89,7 +93,9 @@ class Solver(nn.Module):
             network: sizes and encoder of the world model; sane defaults if not given.
             encoder: your own, from observations ``[B, ...]`` (of a Dict space: a dict of them) to latents
                 ``[B, D]`` or ``[B, C, H, W]`` without a last activation; the other modules are made to fit.
-            seed: of the weights; the same seed gives the same weights.
+            world_model: your own, instead of ``network`` and ``encoder``: one whose rules are known
+                (:class:`~dtsn.models.known.KnownModel`), or a :class:`WorldModel` of your modules.
+            seed: of fresh weights; the same seed gives the same weights.
 
         Returns:
             A module from observations ``[B, ...]`` to Q-values ``[B, A]``.
@@ -101,13 +107,24 @@ class Solver(nn.Module):
         if action_space.start != 0:
             raise UserError(f"action_space must start at 0, got {action_space}: shift the actions first")
         config = solver if isinstance(solver, SolverConfig) else SolverConfig(solver)
+        if world_model is not None:
+            if network is not None or encoder is not None:
+                raise UserError("world_model must come without network and encoder, got one of them too")
+            if world_model.num_actions != action_space.n:
+                raise UserError(
+                    f"world_model must have the {action_space.n} actions of action_space, "
+                    f"got {world_model.num_actions}"
+                )
+            made = cls(world_model, config, observation_space=observation_space, network=NetworkConfig())
+            made.own = "world_model"
+            return made
         network = network or NetworkConfig()
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
             model = make_world_model(observation_space, int(action_space.n), network, encoder)
         made = cls(model, config, observation_space=observation_space, network=network)
-        made.own_encoder = encoder is not None
+        made.own = None if encoder is None else "encoder"
         return made
 
     def save(self, folder: str | Path) -> Path:
@@ -121,20 +138,28 @@ class Solver(nn.Module):
         *,
         device: str = "cpu",
         encoder: nn.Module | None = None,
+        world_model: WorldModel | KnownModel | None = None,
         **search: Any,
     ) -> Solver:
         """Read a solver from a folder of :meth:`save`, ready to act.
 
-        ``encoder`` is a module of the class that the solver was made with, if that was your own; its weights
-        are read. ``search`` overrides fields of the :class:`SolverConfig`, e.g. ``act_iterations=50``.
+        ``encoder`` or ``world_model`` is one like that which the solver was made with, if it was your own: a
+        folder holds its weights, not its code. ``search`` overrides fields of the :class:`SolverConfig`, e.g.
+        ``act_iterations=50``.
         """
-        saved = saving.read_solver(Path(folder), own_encoder=encoder is not None)
+        saved = saving.read_solver(Path(folder), encoder=encoder, world_model=world_model)
         config = dataclasses.replace(saved.solver, **search)
 
         def make() -> Solver:
             actions = gymnasium.spaces.Discrete(saved.num_actions)
             return cls.create(
-                config, saved.observation_space, actions, network=saved.network, encoder=encoder, seed=0
+                config,
+                saved.observation_space,
+                actions,
+                network=saved.network if world_model is None else None,
+                encoder=encoder,
+                world_model=world_model,
+                seed=0,
             )
 
         solver = saving.with_weights(make, saved)
@@ -271,11 +296,14 @@ class Solver(nn.Module):
                 if given.shape != lead:
                     raise UserError(f"{name} must have shape {list(lead)}, got {list(given.shape)}")
             closed = read_mask(invalid_actions, lead, self.world_model.num_actions, like.device)
-            if closed is not None:
-                closed = closed & ~ended[:, None]  # where all is over, nothing may be open
-            latent = self.world_model.encode(rows)
-            tree = self._tree(True, latent, lead, closed, None, None, deterministic)
-            return torch.where(ended, reward, reward + discount * tree.q.amax(1).to(reward.dtype))
+            going_on = (~ended).nonzero().squeeze(1)  # where all is over, nothing may be open
+            if not len(going_on):
+                return torch.as_tensor(reward)
+            latent = self.world_model.encode(map_arrays(lambda array: array[going_on], rows))
+            closed = None if closed is None else closed[going_on]
+            tree = self._tree(True, latent, (len(going_on),), closed, None, None, deterministic)
+            best = torch.zeros_like(reward).index_copy(0, going_on, tree.q.amax(1).to(reward.dtype))
+            return torch.where(ended, reward, reward + discount * best)
 
     def loss(
         self,
@@ -303,6 +331,7 @@ class Solver(nn.Module):
         config = self.config
         latent = self.world_model.encode(observation)
         tree = self._tree(False, latent, lead, None, uniforms, generator, iterations=iterations)
+        check_valid(batch.action, tree.node_mask)
         terms = {
             "q": losses.q_loss(tree.q_values, batch.action, batch.q_target),  # [B, T]
             "cql": losses.cql_loss(tree.q_values, batch.action),  # [B, T]
@@ -310,21 +339,23 @@ class Solver(nn.Module):
         weights = config.weights
         after_each = weights.q * terms["q"] + weights.cql * terms["cql"]  # L_t
         terms = {name: term[:, -1] for name, term in terms.items()}
-        if "transition" in self.kind.losses:
+        if "transition" in self.losses:
+            assert isinstance(self.world_model, WorldModel)
             predicted = self.world_model.state(_of_action(tree.root_children, batch.action))
             terms["transition"] = losses.transition_loss(
                 predicted, self._target(batch.next_observation, lead)
             )
             if batch.next_valid is not None:  # what no environment showed is nothing to learn
                 terms["transition"] = terms["transition"].where(batch.next_valid, 0.0)
-        if "reward" in self.kind.losses:
+        if "reward" in self.losses:
             terms["reward"] = losses.reward_loss(tree.root_rewards, batch.action, batch.reward)
-        if "expansion" in self.kind.losses and weights.expansion:
+        if "expansion" in self.losses and weights.expansion:
             terms["expansion"] = losses.expansion_loss(tree.log_probs, after_each, config.telescoping)
         if weights.termination:
+            assert isinstance(self.world_model, WorldModel)
             logits = self.world_model.end_logits(_of_action(tree.root_children, batch.action))
             terms["termination"] = losses.termination_loss(logits, batch.terminated)
-        if "reward" in self.kind.losses and weights.conservative_reward:
+        if "reward" in self.losses and weights.conservative_reward:
             terms["conservative_reward"] = losses.conservative_reward_loss(tree.root_rewards)
         if weights.conservative_value:
             assert isinstance(self.world_model, MapWorldModel)
@@ -337,6 +368,7 @@ class Solver(nn.Module):
     def update_target(self) -> None:
         """Move the target encoder towards the encoder; call after each optimiser step."""
         if self.target_encoder is not None:
+            assert isinstance(self.world_model, WorldModel)
             update_average(self.target_encoder, self.world_model.encoder, self.config.target_decay)
 
     def _tree(
@@ -391,6 +423,7 @@ class Solver(nn.Module):
 
     def _target(self, next_observation: Observation, lead: tuple[int, ...]) -> Tensor:
         assert self.target_encoder is not None
+        assert isinstance(self.world_model, WorldModel)
         with torch.no_grad():
             rows, found = self._rows(next_observation, "next_observation", batched=True)
             if found != lead:

@@ -15,8 +15,10 @@ from dtsn.checkpoint import CheckpointError
 from dtsn.config import SOLVERS, SolverConfig, TrainConfig
 from dtsn.data.format import MAX_ACTIONS, MAX_FRAME_VALUES, ObservationSpec
 from dtsn.errors import UserError, brief
+from dtsn.models.known import KnownModel
+from dtsn.models.world_model import WorldModel
 from dtsn.settings import config_from_dict
-from dtsn.solvers.saving import read_space, space_to_json
+from dtsn.solvers.saving import check_own, read_space, space_to_json
 from dtsn.solvers.solver import Solver
 from dtsn.training.runs import RunExistsError, RunFolder, checkpoint_of
 
@@ -25,7 +27,10 @@ MAX_LEAVES = 1 << 20  # of a full tree
 
 
 def make_solver(
-    config: TrainConfig, observation: ObservationSpec | tuple[int, ...], num_actions: int
+    config: TrainConfig,
+    observation: ObservationSpec | tuple[int, ...],
+    num_actions: int,
+    world_model: WorldModel | KnownModel | None = None,
 ) -> Solver:
     """Make a fresh solver.
 
@@ -34,10 +39,11 @@ def make_solver(
         observation: what observations look like (``Dataset.observation``). A bare shape ``[...]`` will do
             where ``config.network.encoder`` is named: ``auto`` needs the bounds to tell maps from frames.
         num_actions: A.
+        world_model: your own, instead of the one that ``config.network`` describes.
     """
     if isinstance(observation, ObservationSpec):
         space = observation.space()
-    elif config.network.encoder == "auto" and len(observation) == 3:
+    elif world_model is None and config.network.encoder == "auto" and len(observation) == 3:
         raise UserError(
             "network.encoder must be named (grid, paths, nature, impala_small, impala_fast or impala) for "
             f"observations of shape {observation} whose bounds are unknown, got 'auto'"
@@ -49,7 +55,8 @@ def make_solver(
         config.solver,
         space,
         gymnasium.spaces.Discrete(num_actions),
-        network=config.network,
+        network=config.network if world_model is None else None,
+        world_model=world_model,
         seed=config.seed,
     )
 
@@ -65,12 +72,19 @@ def check_tree(config: SolverConfig, num_actions: int) -> None:
         )
 
 
-def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solver:
+def load_solver(
+    folder: str | Path,
+    device: str = "cpu",
+    *,
+    world_model: WorldModel | KnownModel | None = None,
+    **search: Any,
+) -> Solver:
     """Load a trained solver, ready to act.
 
     Args:
         folder: a checkpoint, an exported or saved solver, or a run folder (its newest checkpoint).
         device: where its parameters go.
+        world_model: one like that which it was trained with, if that was your own; its weights are read.
         search: overrides fields of its :class:`SolverConfig`, e.g. ``act_iterations=50``.
 
     Returns:
@@ -84,21 +98,24 @@ def load_solver(folder: str | Path, device: str = "cpu", **search: Any) -> Solve
     except UserError as error:
         raise _misfit(folder, error) from error
     if "observation_space" in state:
-        solver = Solver.load(folder, device=device, **search)
+        solver = Solver.load(folder, device=device, world_model=world_model, **search)
         shape = list(solver.observation_shape or ())
         if state.get("observation_shape", shape) != shape:
             wrong = UserError(f"observation_shape must be {shape}, that of its space, got another")
             raise _misfit(folder, wrong)
         return solver
     config = dataclasses.replace(config, solver=_overridden(config.solver, search))
+    check_own(folder, "world_model", bool(state.get("own_world_model")), world_model is not None)
     tensors = checkpoint.load_tensors_of(folder, "model", state)
     try:
         observation = observation_in(state)
         num_actions = checkpoint.count_in(state, "num_actions", MAX_ACTIONS)
-        with torch.device("meta"):  # takes no memory: a checkpoint may claim more than it holds
-            expected = make_solver(config, observation, num_actions).state_dict()
-        checkpoint.check_tensors(expected, tensors, optional=TARGET)
-        solver = make_solver(config, observation, num_actions)
+        if world_model is None:
+            with torch.device("meta"):  # takes no memory: a checkpoint may claim more than it holds
+                expected = make_solver(config, observation, num_actions).state_dict()
+            checkpoint.check_tensors(expected, tensors, optional=TARGET)
+        solver = make_solver(config, observation, num_actions, world_model)
+        checkpoint.check_tensors(solver.state_dict(), tensors, optional=TARGET)
         solver.load_state_dict(tensors, strict=False)
     except (ValueError, RuntimeError) as error:
         raise _misfit(folder, error) from error

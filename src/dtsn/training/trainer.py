@@ -26,6 +26,8 @@ from dtsn.data.reader import Dataset
 from dtsn.data.sampling import Transform
 from dtsn.envs.navigation import grid_symmetries
 from dtsn.errors import UserError
+from dtsn.models.known import KnownModel
+from dtsn.models.world_model import WorldModel
 from dtsn.settings import config_from_dict, flat, plain
 from dtsn.solvers.solver import Solver
 from dtsn.storage import replace_durably
@@ -59,6 +61,7 @@ class Trainer:
             B, where ``config.network.encoder`` is named.
         num_actions: A.
         device: where to train.
+        world_model: your own, instead of the one that ``config.network`` describes; with fresh weights.
     """
 
     def __init__(
@@ -67,10 +70,11 @@ class Trainer:
         observation: ObservationSpec | tuple[int, ...],
         num_actions: int,
         device: str = "cpu",
+        world_model: WorldModel | KnownModel | None = None,
     ):
         self.config, self.device = config, torch.device(device)
         self.observation, self.num_actions = observation, num_actions
-        self.solver = make_solver(config, observation, num_actions).to(self.device)
+        self.solver = make_solver(config, observation, num_actions, world_model).to(self.device)
         self.optimizer = torch.optim.AdamW(
             self.solver.world_model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
@@ -205,6 +209,7 @@ class Trainer:
             **describe_observation(self.observation),
             "num_actions": self.num_actions,
             "data": self.data,
+            **({"own_world_model": True} if self.solver.own == "world_model" else {}),
         }
 
 

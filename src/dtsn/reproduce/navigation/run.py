@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dtsn.data.reader import Dataset
 from dtsn.envs.navigation import NavigationOptions
@@ -117,7 +118,7 @@ def validate_draws(solver: Solver, row: Variant, levels: int) -> dict[str, float
 
 
 def _acting(row: Variant, run: Path, device: str, scenario: Scenario) -> Solver:
-    search = {"act_iterations": scenario.act_iterations, "act_rule": scenario.rule}
+    search: dict[str, Any] = {"act_iterations": scenario.act_iterations, "act_rule": scenario.rule}
     return load_solver(run, device, **search, merge=row.solver.merge)
 
 
