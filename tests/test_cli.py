@@ -238,6 +238,9 @@ def test_eval_plays_the_layout_trained_on(folder: Path, inside: Callable[..., st
     for trained in ("run", "run/checkpoints/step-1"):
         assert "exits independent" in inside("eval", trained, "--levels", "5")
         assert (folder / trained / "evaluation/exits-2-T10-independent.csv.gz").exists()
+        inside("plan", trained, "--out", "tree.json")
+        document = json.loads((folder / "tree.json").read_text())
+        assert document["source"]["options"]["exit_layout"] == "independent"
     assert "exits opposite" in inside("eval", "run", "--levels", "5", "--exit-layout", "opposite")
 
 

@@ -1,4 +1,4 @@
-"""Every number of the project as plain data: what a solver is, how it searches, learns and is trained.
+"""Settings as plain data: what a solver is, how it searches, learns and is trained.
 
 No torch here, so that reading a configuration or printing ``--help`` costs nothing.
 """
@@ -93,9 +93,9 @@ class LossWeights:
     termination: float = 0.0
     """outside the paper: cross-entropy of the termination head"""
     conservative_reward: float = 0.0
-    """outside the paper: rewards of all actions pressed down, for solvers that have the reward loss"""
+    """outside the paper: lowers the rewards of all actions; the reward loss holds those in the data"""
     conservative_value: float = 0.0
-    """outside the paper: values of maps that no data show kept below the return (maps encoder)"""
+    """outside the paper: keeps the values of random maps below the return (maps encoder only)"""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -119,9 +119,9 @@ class SolverConfig:
     epsilon: float = 0.1
     """chance of a random node under epsilon_greedy"""
     temperature: float = 1.0
-    """of the expansion policy softmax(path value / temperature)"""
+    """temperature of the expansion policy softmax(path value / temperature)"""
     depth: int = 2
-    """of TreeQN's full tree"""
+    """depth of TreeQN's full tree"""
     discount: float = 1.0
     """γ inside the tree; the paper's returns are undiscounted"""
     weights: LossWeights = field(default_factory=LossWeights)
@@ -131,7 +131,7 @@ class SolverConfig:
     target_decay: float = 0.99
     """α of the target encoder's moving average"""
     merge: bool = False
-    """outside the paper: when acting, nodes that are the same place are expanded once (maps encoder)"""
+    """outside the paper: expand every place only once when acting (maps encoder only)"""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -164,7 +164,7 @@ class NetworkConfig:
     """mlp for vectors; grid, maps or paths for 0/1 maps; nature, impala_small, impala_fast or impala (from
     small to large) for frames; auto (in Solver.create): mlp, grid or impala by the observation space"""
     channels: Channels = "auto"
-    """of planes and frames: first [C, H, W] or last [H, W, C]; auto: by the shape"""
+    """where planes and frames have their channels: first [C, H, W] or last [H, W, C]; auto: by the shape"""
     latent: int = 128
     """size of a vector latent, or channels of a map latent"""
     hidden: int = 128
@@ -172,15 +172,15 @@ class NetworkConfig:
     spatial: bool = False
     """grid encoder only: latents are maps [latent, H, W] instead of vectors"""
     readout: bool = True
-    """grid encoder only: read the features where a plane has its single mark; off: global maxima alone"""
+    """grid encoder only: also read the features at each plane's single mark; off: global maxima alone"""
     precision: Precision = "float32"
-    """of the encoder; the search is always float32"""
+    """number format of the encoder; the search is always float32"""
     value_scale: float = 10.0
     """Multiplies the value head's output; set it to the rough magnitude of returns."""
     value: ValueForm = "additive"
     """maps encoder only: f(goal's offset) + g(cells around), or joint: one function of both"""
     termination: bool = False
-    """maps encoder only: a head that tells where episodes end, which the search respects"""
+    """maps encoder only: predict where episodes end, and stop the search there"""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -202,31 +202,31 @@ class TrainConfig:
     steps: int = 6000
     """optimiser steps"""
     batch_size: int = 128
-    """transitions a step"""
+    """transitions per step"""
     learning_rate: float = 1e-3
     """peak of the cosine schedule"""
     learning_rate_warmup: int = 100
-    """steps of linear rise before it"""
+    """steps in which the learning rate rises linearly to its peak"""
     weight_decay: float = 0.01
-    """of AdamW"""
+    """weight decay of AdamW"""
     gradient_clip: float = 10.0
-    """largest norm of a gradient step"""
+    """largest gradient norm; larger gradients are scaled down to it"""
     search_warmup: int = 1000
-    """first steps with one expansion instead of T: a fresh world model is not worth searching"""
+    """train the first steps with one expansion instead of T: a fresh world model is not worth searching"""
     search_ramp: int = 0
-    """steps after them in which T rises from 2 to its full number; 0: at once"""
+    """then raise T from 2 to its full number over this many steps; 0: at once"""
     conservative_ramp: int = 0
-    """first steps in which the weight of the conservative value rises from 0; 0: at once"""
+    """raise the weight of the conservative value from 0 over the first steps; 0: at once"""
     augment: Augmentation = "none"
-    """turn and mirror square grids, states and actions together (outside the paper; for all solvers alike)"""
+    """rotate and mirror square grids, states and actions together (outside the paper)"""
     checkpoint_every: int = 500
     """steps between checkpoints"""
     keep_checkpoints: int = 2
-    """newest ones to keep; with validation, the best one is kept as well"""
+    """number of newest checkpoints to keep; with validation, the best one is kept as well"""
     on_nan: OnNan = "stop"
-    """at a loss or gradient that is not finite: stop, or skip the step; its batch is kept for inspection"""
+    """stop at a loss or gradient that is not finite, or skip the step; its batch is saved either way"""
     seed: int = 0
-    """of weights, data order, augmentation and search"""
+    """seed of weights, data order, augmentation and search"""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -258,11 +258,11 @@ class PPGConfig:
     num_envs: int = 64
     """episodes side by side"""
     rollout: int = 256
-    """actions of each of them in an iteration"""
+    """actions per episode and iteration"""
     action_repeat: int = 1
-    """frames that an action is held for: held longer, random ones explore farther"""
+    """hold every action for this many frames; with more, random actions explore farther"""
     minibatches: int = 8
-    """of an iteration's actions"""
+    """minibatches per pass over an iteration's actions"""
     policy_iterations: int = 32
     """N_π: iterations before an auxiliary phase"""
     policy_epochs: int = 1
@@ -282,30 +282,30 @@ class PPGConfig:
     gae_lambda: float = 0.95
     """λ of generalised advantage estimation"""
     entropy_weight: float = 0.01
-    """of the policy's entropy"""
+    """weight of the entropy bonus"""
     clip: float = 0.2
-    """how far a probability ratio may go"""
+    """clip probability ratios to 1 ± this"""
     learning_rate: float = 5e-4
-    """of Adam in policy phases"""
+    """learning rate of Adam in policy phases"""
     auxiliary_learning_rate: float = 5e-4
-    """of Adam in auxiliary phases"""
+    """learning rate of Adam in auxiliary phases"""
     gradient_clip: float = math.inf
-    """largest norm of a gradient step; the paper does not clip"""
+    """largest gradient norm; the paper does not clip"""
     shared: bool = False
-    """one network for both: value errors reach its trunk in auxiliary phases only (half the cost)"""
+    """policy and value share one network; value gradients reach its trunk only in auxiliary phases"""
     encoder: FrameEncoder = "impala"
     """nature (small), impala (large), impala_fast (the same on half the resolution) or impala_small (half the
     residual blocks of that, and the last maps averaged)"""
     latent: int = 256
-    """features that the encoder hands to the heads"""
+    """number of features between encoder and heads"""
     precision: Precision = "float32"
-    """of the encoder"""
+    """number format of the encoder"""
     checkpoint_every: int = 10
     """iterations between checkpoints"""
     keep_checkpoints: int = 2
-    """newest ones to keep"""
+    """number of newest checkpoints to keep"""
     seed: int = 0
-    """of weights, levels and actions"""
+    """seed of weights, levels and actions"""
 
     def __post_init__(self) -> None:
         check_types(self)

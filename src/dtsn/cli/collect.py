@@ -87,8 +87,8 @@ def collect_procgen(
         discount: γ of the returns-to-go; 1 as the paper says, 0.99 as its authors' script does.
         seed: draws the levels and the actions.
         overwrite: replace an existing file.
-        device: auto takes CUDA where there is one.
-        threads: small networks are fastest with one.
+        device: where to run; auto takes CUDA where there is one.
+        threads: CPU threads; small networks are fastest with one.
     """
     from dtsn.envs.procgen import ProcgenOptions
     from dtsn.experts import collect as collection

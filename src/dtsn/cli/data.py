@@ -52,7 +52,7 @@ def data_export(file: tyro.conf.Positional[Path] = DATA, name: tyro.conf.Positio
 
     Args:
         file: a data set made by dtsn collect.
-        name: of the Minari data set, which must not exist.
+        name: name of the Minari data set to create.
     """
     from dtsn.data import Dataset
     from dtsn.data.minari import export_minari
@@ -74,7 +74,7 @@ def data_import(
     Example: dtsn data import navigation/expert-v0 data/imported.h5
 
     Args:
-        name: of the Minari data set; minari download gets published ones.
+        name: name of the Minari data set; minari download gets published ones.
         out: the HDF5 file to write.
         discount: γ of the returns-to-go; the paper does not discount.
         overwrite: replace an existing file.
@@ -99,11 +99,11 @@ def data_import_dgrl(
     Example: dtsn data import-dgrl 1M_E/coinrun data/coinrun.h5 --game coinrun
 
     Args:
-        folder: with an .npz file for each episode of one game.
+        folder: folder with one .npz file per episode of one game.
         out: the HDF5 file to write.
-        game: that the files are of; they do not say it.
-        mode: of the game; the public data are of mode easy.
-        episodes: the first ones only.
+        game: game of the files, which do not say it.
+        mode: mode of the game; the public data are easy.
+        episodes: number of first episodes to read; all if not given.
         discount: γ of the returns-to-go; the paper does not discount.
         overwrite: replace an existing file.
     """

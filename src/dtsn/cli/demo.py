@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,12 +50,12 @@ def demo(out: Path = Path("demo"), levels: int = 1000, device: Device = "auto") 
         for name, solver in solvers.items():
             title = f"{SOLVERS[name].title}, {exits} exit{'s' * (exits - 1)}"
             paper = f"{PAPER_NAVIGATION[name, exits, 10].success}%"
-            options = replace(trained_halls(shipped(name)), exits=exits)
+            options = trained_halls(shipped(name), exits)
             rows[name] = play_scenario(table, title, solver, "test", levels, options, paper=paper)
     console().print(table)
     level = telling_level(rows["qnet"], rows["dtsn"])
     film = side_by_side(solvers, level, out / "side-by-side.gif")
-    document = describe_navigation(solvers["dtsn"], level, replace(trained_halls(shipped("dtsn")), exits=1))
+    document = describe_navigation(solvers["dtsn"], level, trained_halls(shipped("dtsn"), 1))
     picture = search_figure(document, out / "search.png")
     console().print(f"level {level}, one exit, both solvers: {film}\nD-TSN's first search in it: {picture}")
     done(f"wrote {out}", f"dtsn play --level {level} (watch D-TSN here), dtsn train (train your own)")
@@ -79,7 +78,7 @@ def side_by_side(solvers: Mapping[str, Solver], level: int, path: Path) -> Path:
     films: dict[str, list[Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, solver in solvers.items():
-            options = replace(trained_halls(shipped(name)), exits=1)
+            options = trained_halls(shipped(name), 1)
             decisions = list(islice(watch_navigation(solver, level, options), STEPS_SHOWN))
             with Image.open(episode_gif(decisions, Path(folder) / f"{name}.gif")) as film:
                 films[SOLVERS[name].title] = _frames(film)

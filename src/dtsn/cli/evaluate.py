@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,16 +59,14 @@ def eval_navigation(
 
     prepare(threads)
     solver = load(run, device, act_iterations=iterations, act_rule=rule)
-    halls = trained_halls(run)
-    halls = replace(halls, exit_layout=exit_layout or halls.exit_layout)
-    layout = halls.exit_layout
+    layout = trained_halls(run, 2, exit_layout).exit_layout
     what = f"{levels} {split} levels, exits {layout}"
     table = make_table(f"{solver.config.name}, T = {solver.act_iterations}, {what}")
     out = out or (run / "evaluation" if run else None)
     unusual = circumstances(layout, rule, split, seed)
     notes = []
     for exits in (2, 1):
-        options = replace(halls, exits=exits)
+        options = trained_halls(run, exits, exit_layout)
         rows = play_scenario(table, f"{exits} exit{'s' * (exits - 1)}", solver, split, levels, options, seed)
         if out is not None:
             write_rows(rows_path(out, f"exits-{exits}-T{solver.act_iterations}{unusual}"), rows)
@@ -193,11 +191,13 @@ def trained_on(run: Path) -> dict[str, Any]:
     return {} if known is None else known.options
 
 
-def trained_halls(run: Path | None) -> NavigationOptions:
-    """Return the halls that a run was trained in; the default ones where it does not say."""
+def trained_halls(run: Path | None, exits: int, exit_layout: Layout | None = None) -> NavigationOptions:
+    """Return the halls that a run was trained in, with other exits; the default ones if it does not say."""
     said = trained_on(run) if run else {}
     known = {field.name: said[field.name] for field in fields(NavigationOptions) if field.name in said}
-    return NavigationOptions(**known | ({"hall": tuple(known["hall"])} if "hall" in known else {}))
+    known |= {"hall": tuple(known["hall"])} if "hall" in known else {}
+    known |= {"exits": exits} | ({"exit_layout": exit_layout} if exit_layout else {})
+    return NavigationOptions(**known)
 
 
 def environment_of(run: Path) -> Environment | None:

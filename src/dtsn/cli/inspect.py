@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import tyro
 
+from dtsn.cli.evaluate import trained_halls
 from dtsn.cli.options import Device, Layout, at_least_one, load, pick_device
 from dtsn.cli.terminal import console, done, progress
 from dtsn.config import Rule
-from dtsn.envs.navigation import NavigationOptions
 from dtsn.errors import UserError
 from dtsn.processes import prepare
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
@@ -26,7 +26,7 @@ def plan(
     state: Path | None = None,
     level: int = SHOWN_LEVEL,
     exits: Literal[1, 2] = 1,
-    exit_layout: Layout = "opposite",
+    exit_layout: Layout | None = None,
     time: int = 0,
     iterations: int | None = None,
     rule: Rule | None = None,
@@ -45,11 +45,11 @@ def plan(
 
     Args:
         run: a run folder or a checkpoint; the shipped D-TSN if not given.
-        state: instead of a level, an observation (.npy) or a search that was written as .json. The latter
-            is shown as it is, unless run, iterations, rule or temperature ask for a new search of its hall.
+        state: show an observation (.npy) or a saved search (.json) instead of a level. A saved search is
+            shown as it is, unless run, iterations, rule or temperature ask for a new one.
         level: Navigation level; test levels are 2000000 to 2999999.
         exits: number of exits of the hall.
-        exit_layout: exits anywhere on the walls, or on opposite sides.
+        exit_layout: exits anywhere on the walls, or on opposite sides; as trained if not given.
         time: step of the episode; the solver itself drives there.
         iterations: expansions of the search, at most 1000; as trained if not given.
         rule: how the search picks nodes; as trained if not given.
@@ -69,7 +69,7 @@ def plan(
     prepare(threads)
     search: dict[str, Any] = {"iterations": iterations, "rule": rule, "temperature": temperature}
     if state is None:
-        options = NavigationOptions(exits=exits, exit_layout=exit_layout)
+        options = trained_halls(run, exits, exit_layout)
         solver = load(run, device)
         document = describe_navigation(solver, level, options, time=time, seed=seed, **search)
     else:
@@ -90,7 +90,7 @@ def plan(
 def plan_state(
     state: Path, run: Path | None, device: str, seed: int, search: dict[str, Any]
 ) -> SearchDocument:
-    """The search of a saved state: as it was written, or anew where something else is asked for."""
+    """Return the search of a saved state: as it was written, or anew where other settings are given."""
     from dtsn.inspection import describe_observation, read_search, search_again
 
     if state.suffix == ".npy":
@@ -107,7 +107,7 @@ def play(
     run: tyro.conf.Positional[Path | None] = None,
     level: int = SHOWN_LEVEL,
     exits: Literal[1, 2] = 1,
-    exit_layout: Layout = "opposite",
+    exit_layout: Layout | None = None,
     iterations: int | None = None,
     rule: Rule | None = None,
     temperature: float | None = None,
@@ -127,7 +127,7 @@ def play(
         run: a run folder or a checkpoint; the shipped D-TSN if not given.
         level: Navigation level; test levels are 2000000 to 2999999.
         exits: number of exits of the hall.
-        exit_layout: exits anywhere on the walls, or on opposite sides.
+        exit_layout: exits anywhere on the walls, or on opposite sides; as trained if not given.
         iterations: expansions of each search, at most 1000; as trained if not given.
         rule: how the search picks nodes; as trained if not given.
         temperature: temperature of the expansion policy; as trained if not given.
@@ -144,7 +144,7 @@ def play(
     from dtsn.inspection import watch_navigation
 
     prepare(threads)
-    options = NavigationOptions(exits=exits, exit_layout=exit_layout)
+    options = trained_halls(run, exits, exit_layout)
     search: dict[str, Any] = {"iterations": iterations, "rule": rule, "temperature": temperature}
     decisions = watch_navigation(load(run, device), level, options, seed=seed, **search)
     if out is None:

@@ -1,4 +1,4 @@
-"""Options that several commands share: what they may be, their defaults and what they stand for."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pick_device(device: str) -> str:
 
 
 def at_least_one(**options: int) -> None:
-    """Refuse an option that counts something and is 0 or less."""
+    """Refuse a count below 1."""
     for name, value in options.items():
         if value < 1:
             raise UserError(f"{name} must be at least 1, got {value}")

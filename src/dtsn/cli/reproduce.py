@@ -18,6 +18,7 @@ from dtsn.reproduce.procgen.plan import ProcgenCampaign
 
 NAVIGATION_CAMPAIGN = Campaign(results=RESULTS / "navigation")
 PROCGEN_CAMPAIGN = ProcgenCampaign(results=RESULTS / "procgen")
+ONLINE_CAMPAIGN = OnlineCampaign(results=RESULTS / "online")
 
 
 def reproduce_navigation(
@@ -94,11 +95,13 @@ def reproduce_procgen(
 
 
 def reproduce_online(
-    campaign: Annotated[OnlineCampaign, tyro.conf.arg(name="")] = OnlineCampaign(),  # noqa: B008 (frozen)
+    campaign: Annotated[OnlineCampaign, tyro.conf.arg(name="")] = ONLINE_CAMPAIGN,
     jobs: int = 2,
-    out: Path = Path("report/online.md"),
+    out: Path = REPORT / "online.md",
 ) -> None:
-    """Learn online by D-TSN, TreeQN and a plain DQN at equal environment steps. Stop and go on at any time.
+    """Learn online with D-TSN, TreeQN and a plain DQN, for equally many environment steps.
+
+    Safe to interrupt: rerun the same command to continue; results that exist are skipped.
 
     Example: dtsn reproduce online --tasks cartpole --seeds 5
 

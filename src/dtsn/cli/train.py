@@ -56,21 +56,20 @@ def _command(preset: TrainConfig, default_data: Path, about: str, example: str) 
 
     train.__doc__ = f"""{about}
 
-    The run folder holds config.json, metrics.jsonl and checkpoints. Ctrl-C and SIGTERM
-    save a checkpoint. --resume continues from the newest one and ends bitwise where an uninterrupted run
-    would; with more --steps it prolongs the run.
+    The run folder holds config.json, metrics.jsonl and checkpoints. Ctrl-C and SIGTERM save a checkpoint.
+    --resume continues from the newest one and ends bitwise where an uninterrupted run would; with more
+    --steps it prolongs the run.
 
     Example: {example}
 
     Args:
         config: every number of the run.
         data: data set of dtsn collect or dtsn data import.
-        run: run folder; runs/SOLVER-SEED if not given, with the data set's name before it where that is no
-            Navigation's.
+        run: run folder; runs/SOLVER-SEED if not given (Navigation), else runs/DATA-SOLVER-SEED.
         resume: continue the run in the folder; give the same settings again.
         validate_levels: number of validation levels to play at each checkpoint, to keep the best one
-            (Navigation); 0: none.
-        track: where metrics go besides metrics.jsonl: tensorboard, wandb or mlflow (extras of that name).
+            (Navigation only); 0: none.
+        track: also send the metrics to tensorboard, wandb or mlflow (extras of that name).
         device: where to run; auto takes CUDA where there is one.
         threads: CPU threads; small networks are fastest with one.
     """
@@ -80,7 +79,7 @@ def _command(preset: TrainConfig, default_data: Path, about: str, example: str) 
 train_navigation = _command(
     NAVIGATION,
     DATA,
-    "Train a solver on Navigation; collects the data set first if it is missing.",
+    "Train a solver on Navigation; collect the data set first if it is missing.",
     "dtsn train navigation --solver.name qnet --run runs/qnet --steps 3000",
 )
 train_procgen = _command(
@@ -126,10 +125,7 @@ def preset_for(dataset: Dataset) -> TrainConfig:
     if known is not None:
         return known if discount == known.solver.discount else _discounted(known, discount)
     scale = abs(dataset.array("q_values")).mean()
-    network = NetworkConfig(
-        encoder="mlp" if len(dataset.observation_shape) == 1 else "impala",
-        value_scale=float(f"{max(scale, 1):.1g}"),
-    )
+    network = NetworkConfig(value_scale=float(f"{max(scale, 1):.1g}"))
     return TrainConfig(SolverConfig(discount=discount), network)
 
 

@@ -174,7 +174,7 @@ def read_search(path: str | Path) -> SearchDocument:
     """A document that ``write_search`` wrote; anything else is refused by a ValueError that says why."""
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"{path}: no such file; dtsn plan --out {path} writes one")
+        raise UserError(f"{path}: no such file; write_search or dtsn plan writes one")
     if path.stat().st_size > MAX_BYTES:
         raise UserError(f"{path}: larger than {MAX_BYTES // 2**20} MB, so not a search that dtsn wrote")
     return parse_search(path.read_bytes(), str(path))
@@ -193,7 +193,7 @@ def parse_search(content: bytes, name: str) -> SearchDocument:
 def check_search(document: Any, name: str = "document") -> None:
     """Raise a ValueError that begins with ``name`` and says what is wrong with a document, if anything is."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise UserError(f"{name}: not a {FORMAT} document; dtsn plan --out FILE.json writes one")
+        raise UserError(f"{name}: not a {FORMAT} document; write_search or dtsn plan writes one")
     version = document.get("version")
     if type(version) is not int or version != VERSION:
         raise UserError(f"{name}: version {version!r:.80} cannot be read, only {VERSION}; make it anew")

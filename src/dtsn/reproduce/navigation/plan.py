@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dtsn.config import TrainConfig
 from dtsn.envs.navigation import SPLITS
@@ -53,11 +53,11 @@ class Campaign:
     plan_levels: int = 1_000
     """test levels on which plans are checked"""
     validation_levels: int = 500
-    """levels of every point of a learning curve"""
+    """validation levels per point of a learning curve"""
     validate_every: int = 500
     """steps between points of the learning curves"""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """of every run"""
+    device: str = "cpu"
+    """device of every run: cpu, cuda, cuda:N or mps"""
     results: Path = Path("results/navigation")
     """raw rows and curves: small, worth keeping"""
     runs: Path = Path("runs/navigation")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dtsn.envs.procgen import GAMES
 from dtsn.errors import UserError
@@ -20,17 +20,17 @@ class ProcgenCampaign:
     """What to run and where to put it."""
 
     games: tuple[str, ...] = ("coinrun", "leaper", "maze", "starpilot")
-    """which of the 16 games; all: every one of them"""
+    """games to run; all: all 16"""
     budget: str = "cpu"
-    """cpu: what a laptop does in hours; day: better policies, longer training, some hours a game;
-    paper: the paper's numbers (weeks of a GPU); tiny: to try it out"""
+    """cpu: hours on a laptop; day: better experts and longer training, some hours per game; paper: the
+    paper's numbers, weeks on a GPU; tiny: to try it out"""
     solvers: tuple[str, ...] = ("qnet", "search", "treeqn", "dtsn")
     """rows of the tables; also cloning, dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary,
-    dtsn-5, dtsn-20; none: only the experts"""
+    dtsn-5, dtsn-20; with no name, only the experts are trained and tested"""
     seeds: int = 1
     """training runs of each solver, seeds 0 and up"""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """of every run; the paper's budget needs cuda"""
+    device: str = "cpu"
+    """device of every run: cpu, cuda, cuda:N or mps; the paper's budget needs cuda"""
     results: Path = Path("results/procgen")
     """raw rows and the weights of the experts: small, worth keeping"""
     runs: Path = Path("runs/procgen")
