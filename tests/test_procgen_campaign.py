@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import gymnasium
@@ -14,14 +14,17 @@ import torch
 from torch.nn import functional
 
 from dtsn.batch import Batch
-from dtsn.envs.procgen import FRAME_SHAPE, GAMES, load_envpool
+from dtsn.data.reader import Dataset
+from dtsn.envs.procgen import FRAME_SHAPE, GAMES, load_envpool, split_range
+from dtsn.evaluation.rows import ProcgenRow, read_rows
 from dtsn.reproduce.navigation.plan import Campaign
 from dtsn.reproduce.navigation.variants import FAMILIES
 from dtsn.reproduce.procgen import run
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
+from dtsn.reproduce.procgen.choice import RECIPE, TITLES
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
 from dtsn.reproduce.procgen.run import behaviour_policy, estimate_hours, run_game, write_curve
-from dtsn.settings import plain
+from dtsn.settings import difference, plain
 from dtsn.solvers.solver import Solver
 
 
@@ -77,6 +80,48 @@ def test_bad_settings(tmp_path, changes, message):
         campaign(tmp_path, **changes)
 
 
+def test_ablations_are_of_the_budgets_games(tmp_path):
+    whole = campaign(tmp_path, games=("all",), budget="day", ablations=True, seeds=2)
+    assert whole.settings.ablated
+    for game in GAMES:
+        more = {player for player, _ in whole.tests(game)} - {"random", "expert", "qnet", "dtsn"}
+        expected = {"dtsn-no-reinforce", "dtsn-no-telescoping", "dtsn-5", "dtsn-20"}
+        assert more == (expected if game in whole.settings.ablated else set())
+        assert len(set(whole.tests(game))) == len(whole.tests(game))
+
+
+def test_a_choice_changes_one_thing_and_never_sees_test_levels(tmp_path, monkeypatch):
+    need_envpool()
+    tiny = PROCGEN_BUDGETS["tiny"]
+    base = plain(asdict(tiny.config("dtsn", 0)))
+    changed = {
+        name: difference(plain(asdict(tiny.config(f"{name}.dtsn", 0))), base)
+        for name in TITLES
+        if name != RECIPE
+    }
+    assert tiny.config(f"{RECIPE}.dtsn", 0) == tiny.config("dtsn", 0)
+    assert all(changed.values())
+    monkeypatch.setattr("dtsn.reproduce.procgen.choice.SOLVERS", ("dtsn",))
+    choosing = campaign(tmp_path, choose=True)
+    said = []
+    run_game(choosing, "leaper", said.append)
+    assert choosing.missing("leaper") == []
+    assert [line.split()[1] for line in said] == ["random", "expert", *(f"{name}.dtsn" for name in TITLES)]
+    first, end = split_range("validation")
+    for path in (tmp_path / "results").rglob("*.csv.gz"):
+        assert path.is_relative_to(tmp_path / "results" / "choice")
+        levels = read_rows(path, ProcgenRow)["level"]
+        assert ((levels >= first) & (levels < end)).all()
+    trained = {path.name for path in (choosing.runs / "tiny" / "leaper").iterdir() if path.is_dir()}
+    assert trained == {"expert", "dtsn", "large.dtsn", "short.dtsn", "q-heavy.dtsn", "near.dtsn"}
+    with Dataset(choosing.data_path("leaper")) as far, Dataset(choosing.data_path("leaper", 0.95)) as near:
+        assert near.header["discount"] == 0.95
+        for number in range(far.num_episodes):
+            ours, theirs = far.episode(number), near.episode(number)
+            np.testing.assert_array_equal(ours.observations, theirs.observations)
+            np.testing.assert_array_equal(ours.rewards, theirs.rewards)
+
+
 def test_cloning_minimises_cross_entropy_alone():
     config = PROCGEN_BUDGETS["tiny"].config("cloning", seed=0)
     space = gymnasium.spaces.Box(0, 255, FRAME_SHAPE, np.uint8)
@@ -107,7 +152,7 @@ def test_cost_counts_what_is_missing(tmp_path, monkeypatch):
     expected = settings.expert.steps * 0.001 + 2 * (trained + tested)
     assert estimate_hours(one) == pytest.approx(expected / 3600)
     assert estimate_hours(everything) > 15 * estimate_hours(one)
-    for test in one.tests():
+    for test in one.tests(one.games[0]):
         path = one.rows_path("maze", *test)
         path.parent.mkdir(parents=True)
         path.touch()
@@ -122,7 +167,7 @@ def test_the_command_says_what_it_costs_and_suggests_names(monkeypatch, capsys, 
     from dtsn.cli import main as cli
 
     one = campaign(tmp_path, games=("maze",), budget="cpu", solvers=("qnet", "search", "treeqn", "dtsn"))
-    for test in one.tests():
+    for test in one.tests(one.games[0]):
         one.rows_path("maze", *test).parent.mkdir(parents=True, exist_ok=True)
         one.rows_path("maze", *test).touch()
     where = ["--results", str(one.results), "--runs", str(one.runs)]
@@ -276,7 +321,7 @@ def test_committed_rows_are_those_of_the_budgets():
 
 def test_a_clone_with_rows_and_without_runs_has_nothing_to_do(tmp_path):
     one = campaign(tmp_path)
-    for test in one.tests():
+    for test in one.tests(one.games[0]):
         one.rows_path("leaper", *test).parent.mkdir(parents=True, exist_ok=True)
         one.rows_path("leaper", *test).touch()
     assert one.is_done("leaper")

@@ -9,6 +9,7 @@ import pytest
 from dtsn.evaluation.rows import ProcgenRow, read_rows, write_rows
 from dtsn.reproduce.paper import PAPER_PROCGEN, PAPER_PROCGEN_WINS, RERUN_PROCGEN, RERUN_PROCGEN_WINS
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
+from dtsn.reproduce.procgen.choice import SOLVERS
 from dtsn.reproduce.procgen.report import build_procgen_report
 from dtsn.reproduce.procgen.scores import alike, all_scores, mean_z, normalised, summarise, wins, z_score
 from dtsn.reproduce.statistics import crossed_bootstrap
@@ -210,6 +211,31 @@ def test_scripted_experts_are_marked_and_left_out(tmp_path, monkeypatch):
     assert "| maze | script |" in page
     assert "In 3 of 3 games the policy's interval lies above" in page
     assert "| follow-up's mean | 0.10 | 0.27 | 0.35 |" in page
+
+
+def test_the_choice_is_the_best_mean_over_solvers(tmp_path):
+    campaign(tmp_path, games=("coinrun",))
+    means = {"random": 0.0, "expert": 8.0}
+    means |= {f"{name}.{solver}": 2.0 for name in ("recipe", "large") for solver in SOLVERS}
+    means |= {
+        "large.dtsn": 8.0,
+        "large.qnet": 0.0,
+        "greedy.dtsn": 1.0,
+        "greedy.search": 2.0,
+        "short.dtsn": 20.0,
+    }
+    for player, mean in means.items():
+        for game in ("coinrun", "starpilot"):
+            path = tmp_path / "procgen" / "choice" / "cpu" / game / player / "seed-0.csv.gz"
+            write_rows(path, [ProcgenRow(level, mean, False, 3) for level in range(4)])
+    build_procgen_report(tmp_path, tmp_path / "page.md")
+    choice = json.loads((tmp_path / "procgen" / "summary.json").read_text())["choice"]
+    assert choice["best"] == "large"  # 0, 2, 2 and 8 against four times 2
+    assert choice["games"] == ["coinrun", "starpilot"]
+    assert list(choice["table"]) == ["recipe", "large", "greedy"]  # of short, three solvers are missing
+    assert choice["table"]["greedy"] == {"qnet": 0.25, "search": 0.25, "treeqn": 0.25, "dtsn": 0.125}
+    page = (tmp_path / "page.md").read_text()
+    assert "| twice the size | 0.00 | 0.25 | 0.25 | 1.00 | **0.38** |" in page
 
 
 def test_unknown_budget():

@@ -14,6 +14,7 @@ from dtsn.config import (
     TrainConfig,
 )
 from dtsn.envs.procgen import GAMES
+from dtsn.reproduce.procgen.choice import candidate
 from dtsn.reproduce.recipes import ABLATIONS, SEARCH_LENGTHS, SOLVER_RECIPES, Recipe
 
 
@@ -31,6 +32,7 @@ class ProcgenBudget:
     ] = ()  # games whose policy completes next to no level with this much training
     expert_overrides: dict[str, PPGConfig] = field(default_factory=dict)  # of games that need other settings
     scripted: tuple[str, ...] = ()  # games played by a scripted expert, as learning takes too long
+    ablated: tuple[str, ...] = ()  # games that the ablations are run on
 
     def expert_of(self, game: str) -> PPGConfig:
         """How the behaviour policy of a game is trained."""
@@ -41,8 +43,9 @@ class ProcgenBudget:
         return "all" if game in self.keep_all_episodes else "successful"
 
     def config(self, variant: str, seed: int) -> TrainConfig:
-        """The training run of a variant with a seed."""
-        return replace(PROCGEN_VARIANTS[variant].applied(self.train), seed=seed)
+        """The training run of a variant, or of a ``CANDIDATE.SOLVER`` of the choice, with a seed."""
+        name, _, solver = variant.rpartition(".")
+        return replace(candidate(PROCGEN_VARIANTS[solver].applied(self.train), name), seed=seed)
 
 
 _PROCGEN_SOLVER = SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.1, reward=1.0))
@@ -52,6 +55,7 @@ _PROCGEN_DISCOUNTED = replace(_PROCGEN_SOLVER, discount=0.99)
 # CQL's term alone is the cross-entropy of softmax(Q). Not in the paper: what readers compare with first.
 CLONING = Recipe("cloning", "Behaviour cloning (ours)", "qnet", weights={"q": 0})
 PROCGEN_VARIANTS = SOLVER_RECIPES | {CLONING.key: CLONING} | ABLATIONS | SEARCH_LENGTHS
+PROCGEN_ABLATIONS = ("dtsn-no-reinforce", "dtsn-no-telescoping", *SEARCH_LENGTHS)
 PROCGEN_TITLES = {
     "random": "Random actions",
     "expert": "Behaviour policy",
@@ -143,6 +147,7 @@ PROCGEN_BUDGETS = {
             *("fruitbot", "miner", "plunder", "starpilot"),
         ),
         scripted=("maze",),
+        ablated=("bigfish", "coinrun", "fruitbot", "starpilot"),
         train=TrainConfig(
             solver=_PROCGEN_DISCOUNTED,
             network=NetworkConfig(encoder="impala_small", latent=128, hidden=128, value_scale=10.0),

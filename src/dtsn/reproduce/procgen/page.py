@@ -17,6 +17,7 @@ from dtsn.reproduce.paper import (
     RERUN_PROCGEN_Z,
 )
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_TITLES, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.reproduce.procgen.choice import TITLES as CHOICES
 from dtsn.reproduce.procgen.scores import BASELINE, SOLVERS, Scores, score_interval
 
 KINDS = {"ppg": "PPG", "scripted": "script"}
@@ -67,6 +68,26 @@ def procgen_page(
         _paper_table(PAPER_PROCGEN, list(scores)),
         "The same by the follow-up (Mittal, Kang & Lee, 2025), which ran the experiment again:",
         _paper_table(RERUN_PROCGEN, list(scores)),
+        *_comparison(summary, solvers),
+        *_policies(summary, scores, pictures[1:]),
+        *_choice(summary),
+        "## Run time",
+        "Time of a training step, side by side in one run, at batch 256; see "
+        "[performance.md](performance.md).",
+        runtime,
+        "## How they were made",
+        f"```\n{meta['command']}\n```" if "command" in meta else "",
+        configuration(numbers.train),
+        *(["## Missing", "\n".join(f"- {line}" for line in missing)] if missing else []),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]:
+    """The sections that compare solvers: Z-scores, head to head, baseline normalised scores."""
+    if not solvers:
+        return []
+    return [
         "## Z-scores",
         "`(μ − μ_B) / σ_B` with the Q-network as the baseline B; μ_B and σ_B are over the episodes of all "
         "its runs.",
@@ -102,17 +123,7 @@ def procgen_page(
                 for game, of in summary["games"].items()
             ),
         ),
-        *_policies(summary, scores, pictures[1:]),
-        "## Run time",
-        "Time of a training step, side by side in one run, at batch 256; see "
-        "[performance.md](performance.md).",
-        runtime,
-        "## How they were made",
-        f"```\n{meta['command']}\n```" if "command" in meta else "",
-        configuration(numbers.train),
-        *(["## Missing", "\n".join(f"- {line}" for line in missing)] if missing else []),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _runs(summary: Mapping[str, Any], solvers: Sequence[str]) -> str:
@@ -167,6 +178,31 @@ def _policies(summary: Mapping[str, Any], scores: Scores, pictures: Sequence[str
         f"In {better} of {len(experts)} games the policy's interval lies above that of random actions.",
         table(header, rows),
         *(f"![Return of the behaviour policies while they learn](figures/{name})" for name in pictures),
+    ]
+
+
+def _choice(summary: Mapping[str, Any]) -> list[str]:
+    """The section on the recipe's choice, if it was made."""
+    if "choice" not in summary:
+        return []
+    found, games = summary["choice"]["table"], summary["choice"]["games"]
+    rows = []
+    for name, of in found.items():
+        cells = [*(of[solver] for solver in SOLVERS), sum(of.values()) / len(of)]
+        shown = [_number(cell) for cell in cells]
+        rows.append(
+            (
+                CHOICES[name],
+                *shown[:-1],
+                f"**{shown[-1]}**" if name == summary["choice"]["best"] else shown[-1],
+            )
+        )
+    return [
+        "## How the recipe was chosen",
+        "One thing changed at a time, for all solvers alike. Scores on *validation* levels of "
+        f"{', '.join(games)}: 0 is random actions, 1 the behaviour policy; mean over games, one seed. "
+        "Test levels had no part in it.",
+        table(("Training", *(PROCGEN_TITLES[name] for name in SOLVERS), "Mean"), rows),
     ]
 
 

@@ -9,7 +9,13 @@ from typing import Any
 
 from dtsn.envs.procgen import GAMES
 from dtsn.errors import UserError
-from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.reproduce.procgen.budgets import (
+    PROCGEN_ABLATIONS,
+    PROCGEN_BUDGETS,
+    PROCGEN_VARIANTS,
+    ProcgenBudget,
+)
+from dtsn.reproduce.procgen.choice import choice_players
 from dtsn.reproduce.records import read_record, write_record
 from dtsn.settings import difference, plain
 from dtsn.spelling import did_you_mean
@@ -29,6 +35,10 @@ class ProcgenCampaign:
     dtsn-5, dtsn-20; with no name, only the experts are trained and tested"""
     seeds: int = 1
     """training runs of each solver, seeds 0 and up"""
+    ablations: bool = False
+    """also D-TSN without one of its parts and with other search lengths, on the budget's ablation games"""
+    choose: bool = False
+    """instead of the tables: all solvers with one setting changed at a time, on validation levels"""
     device: str = "cpu"
     """device of every run: cpu, cuda, cuda:N or mps; the paper's budget needs cuda"""
     results: Path = Path("results/procgen")
@@ -58,14 +68,24 @@ class ProcgenCampaign:
         """The settings behind the budget's name."""
         return PROCGEN_BUDGETS[self.budget]
 
-    def tests(self) -> list[tuple[str, int]]:
+    def tests(self, game: str) -> list[tuple[str, int]]:
         """List (player, seed) of all tests of a game: random actions and the expert first."""
-        solvers = [(name, seed) for seed in range(self.seeds) for name in self.solvers]
+        names = list(self.solvers)
+        if self.ablations and game in self.settings.ablated:
+            names += [name for name in PROCGEN_ABLATIONS if name not in names]
+        if self.choose:
+            names = choice_players()
+        solvers = [(name, seed) for seed in range(1 if self.choose else self.seeds) for name in names]
         return [("random", 0), ("expert", 0), *solvers]
+
+    @property
+    def rows_folder(self) -> Path:
+        """Where rows go, and how they were made: apart for tests and for the choice on validation levels."""
+        return self.results / ("choice" if self.choose else "rows") / self.budget
 
     def rows_path(self, game: str, player: str, seed: int) -> Path:
         """Where the test rows of a player go."""
-        return self.results / "rows" / self.budget / game / player / f"seed-{seed}.csv.gz"
+        return self.rows_folder / game / player / f"seed-{seed}.csv.gz"
 
     def curve_path(self, game: str) -> Path:
         """Where the learning curve of a game's behaviour policy goes."""
@@ -81,21 +101,22 @@ class ProcgenCampaign:
 
     def missing(self, game: str) -> list[tuple[str, int]]:
         """List the tests of a game that have no rows yet."""
-        return [test for test in self.tests() if not self.rows_path(game, *test).exists()]
+        return [test for test in self.tests(game) if not self.rows_path(game, *test).exists()]
 
     def is_done(self, game: str) -> bool:
         """Whether nothing of a game is left to do; a curve is only due where the expert's run is."""
         curve_due = self.metrics_path(game).exists() and not self.curve_path(game).exists()
         return not self.missing(game) and not curve_due
 
-    def data_path(self, game: str) -> Path:
-        """The data set of a game."""
-        return self.runs / self.budget / game / "data.h5"
+    def data_path(self, game: str, discount: float | None = None) -> Path:
+        """The data set of a game, with returns of the budget's discount unless another is given."""
+        other = discount is not None and discount != self.settings.train.solver.discount
+        return self.runs / self.budget / game / (f"data-{discount:g}.h5" if other else "data.h5")
 
     @property
     def record_path(self) -> Path:
         """Where it is said how the rows were made."""
-        return self.results / "rows" / self.budget / "meta.json"
+        return self.rows_folder / "meta.json"
 
     def check_record(self) -> None:
         """Refuse to continue with rows of other settings under the same budget's name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from dtsn.errors import UserError
 from dtsn.evaluation.rows import Columns, ProcgenRow, name_of, read_rows
 from dtsn.reproduce.markdown import runtime_table, write_text
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_TITLES
+from dtsn.reproduce.procgen.choice import best_candidate, choice_players, choice_table
 from dtsn.reproduce.procgen.figures import policy_curves, procgen_scores
 from dtsn.reproduce.procgen.page import procgen_page
 from dtsn.reproduce.procgen.scores import all_scores, summarise
@@ -28,20 +30,18 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
     if budget not in PROCGEN_BUDGETS:
         raise UserError(f"unknown budget {budget!r}, choose from {', '.join(PROCGEN_BUDGETS)}")
     folder, suffix = results / "procgen", "" if budget == "cpu" else f"-{budget}"
-    episodes: dict[str, dict[str, dict[int, Columns]]] = {}
-    for path in sorted((folder / "rows" / budget).glob("*/*/seed-*.csv.gz")):
-        game, player = path.parts[-3:-1]
-        if game in GAMES and player in PROCGEN_TITLES:
-            seed = int(name_of(path).removeprefix("seed-"))
-            episodes.setdefault(game, {}).setdefault(player, {})[seed] = read_rows(path, ProcgenRow)
+    episodes = _read_episodes(folder / "rows" / budget, PROCGEN_TITLES)
     if not episodes:
         return []
+    validated = _read_episodes(folder / "choice" / budget, ("random", "expert", *choice_players()))
     scores = all_scores(episodes)
     meta_path = folder / "rows" / budget / "meta.json"
     meta = json.loads(meta_path.read_text()) if meta_path.exists() else {}
     summary = summarise(episodes, PROCGEN_BUDGETS[budget].scripted) | {
         "budget": {"name": budget, **meta.get("numbers", {})}
     }
+    if choice := choice_table(all_scores(validated)):
+        summary["choice"] = {"games": list(validated), "table": choice, "best": best_candidate(choice)}
     figures = out.parent / "figures"
     random = {game: float(of["random"].mean()) for game, of in scores.items() if "random" in of}
     curves = {path.stem: _read_curve(path) for path in sorted((folder / "curves" / budget).glob("*.csv"))}
@@ -57,6 +57,17 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
         summary, scores, budget, meta, runtime=runtime, pictures=[x.name for x in written[1:]]
     )
     return [*written, write_text(out, page)]
+
+
+def _read_episodes(folder: Path, players: Collection[str]) -> dict[str, dict[str, dict[int, Columns]]]:
+    """Rows by game, player and seed, of these players."""
+    episodes: dict[str, dict[str, dict[int, Columns]]] = {}
+    for path in sorted(folder.glob("*/*/seed-*.csv.gz")):
+        game, player = path.parts[-3:-1]
+        if game in GAMES and player in players:
+            seed = int(name_of(path).removeprefix("seed-"))
+            episodes.setdefault(game, {}).setdefault(player, {})[seed] = read_rows(path, ProcgenRow)
+    return episodes
 
 
 def _read_curve(path: Path) -> dict[str, Float64s]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from dtsn.arrays import Ints
 from dtsn.data.reader import Dataset
+from dtsn.data.writer import DatasetWriter
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, split_range
 from dtsn.errors import UserError
 from dtsn.evaluation.procgen import GAMES_AT_ONCE, evaluate_procgen, solver_policy
@@ -28,7 +29,7 @@ from dtsn.experts.ppg_policy import export_expert, load_expert
 from dtsn.processes import prepare
 from dtsn.reproduce.cost import probe, probe_expert
 from dtsn.reproduce.jobs import Job, LocalProcesses
-from dtsn.reproduce.procgen.budgets import PROCGEN_VARIANTS
+from dtsn.reproduce.procgen.choice import RECIPE, trained_as
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
 from dtsn.storage import replace_durably
 from dtsn.training.loading import load_solver
@@ -60,7 +61,7 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
     budget = campaign.settings
     options = ProcgenOptions(game, budget.mode)
     folder = campaign.runs / campaign.budget / game
-    levels: Ints = np.arange(*split_range("test", budget.levels))
+    levels: Ints = np.arange(*split_range("validation" if campaign.choose else "test", budget.levels))
     seconds: dict[str, float] = {}
     for player, seed in campaign.missing(game):
         started = time.monotonic()
@@ -70,9 +71,10 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
             policy = behaviour_policy(campaign, game).policy(seed, min(GAMES_AT_ONCE, len(levels)))
         else:
             collect(campaign, game)
-            run = folder / player / f"seed-{seed}"
-            train_solver(campaign, game, player, seed)
-            policy = solver_policy(load_solver(run, campaign.device), levels, seed)
+            run = folder / trained_as(player) / f"seed-{seed}"
+            train_solver(campaign, game, trained_as(player), seed)
+            rule = budget.config(player, seed).solver.act_rule
+            policy = solver_policy(load_solver(run, campaign.device, act_rule=rule), levels, seed)
         seconds["training"] = time.monotonic() - started
         rows = evaluate_procgen(policy, options, levels)
         write_rows(campaign.rows_path(game, player, seed), rows)
@@ -128,14 +130,32 @@ def collect(campaign: ProcgenCampaign, game: str) -> None:
         )
 
 
+def rediscount(source: Path, path: Path, discount: float) -> None:
+    """Write a data set again with returns of another discount."""
+    with Dataset(source) as dataset:
+        known = {name: dataset.header[name] for name in ("env_id", "env_options", "provenance")}
+        with DatasetWriter(
+            path,
+            **known,
+            num_actions=dataset.num_actions,
+            observation_shape=FRAME_SHAPE,
+            discount=discount,
+        ) as writer:
+            for number in range(dataset.num_episodes):
+                writer.add_episode(dataset.episode(number))
+
+
 def train_solver(campaign: ProcgenCampaign, game: str, variant: str, seed: int) -> None:
     """Train a solver on a game's data set, or go on with it."""
     run = campaign.runs / campaign.budget / game / variant / f"seed-{seed}"
-    with Dataset(campaign.data_path(game)) as dataset:
+    config = campaign.settings.config(variant, seed)
+    path = campaign.data_path(game, config.solver.discount)
+    if not path.exists():
+        rediscount(campaign.data_path(game), path, config.solver.discount)
+    with Dataset(path) as dataset:
         found = dataset.header["env_options"].get("game"), dataset.header["env_options"].get("mode")
         if found != (game, campaign.settings.mode):
             raise UserError(f"{dataset.path} is of {found[0]} ({found[1]}), not {game}: move it away")
-        config = campaign.settings.config(variant, seed)
         trainer = Trainer(config, dataset.observation, dataset.num_actions, campaign.device)
         for _ in train_run(run, trainer, dataset, resume=has_run(run)):
             pass
@@ -153,12 +173,13 @@ def estimate_hours(campaign: ProcgenCampaign) -> float:
         if players and game not in budget.scripted and not campaign.expert_path(game).exists():
             expert = budget.expert_of(game)
             seconds += expert.steps / expert.action_repeat * probe_expert(expert)
-        for player in (player for player, _ in missing if player in PROCGEN_VARIANTS):
+        for player in (player for player, _ in missing if player not in ("random", "expert")):
+            config = replace(budget, train=train).config(player, 0)
             if player not in probes:
-                config = PROCGEN_VARIANTS[player].applied(train)
                 probes[player] = probe(config, FRAME_SHAPE, NUM_ACTIONS, PROBE_BATCH)
             step, decision = probes[player]
-            seconds += budget.train.steps * share * step + budget.levels * DECISIONS * decision
+            owed = trained_as(player) == player or player.startswith(RECIPE)
+            seconds += config.steps * share * step * owed + budget.levels * DECISIONS * decision
     return seconds / 3600
 
 

@@ -1,0 +1,92 @@
+"""One recipe for all solvers, chosen on validation levels before any test: what is compared, and by what.
+
+A candidate is a budget's training with one thing changed. All solvers are trained with each of them; the one
+with the best mean over solvers and games is for all solvers alike. Test levels have no part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dtsn.arrays import Float64s
+from dtsn.config import TrainConfig
+
+CHOICE_GAMES = ("bigfish", "coinrun", "starpilot")
+RECIPE = "recipe"  # the budget as it is
+SOLVERS = ("qnet", "search", "treeqn", "dtsn")
+DRAWING = ("search", "dtsn")  # whose search draws when they act, so that its rule matters
+
+TITLES = {
+    RECIPE: "as the budget says",
+    "large": "twice the size",
+    "short": "half the steps",
+    "q-heavy": "λ1 ten times as large",
+    "near": "a discount of 0.95",
+    "greedy": "a greedy search when acting",
+}
+
+
+def candidate(train: TrainConfig, name: str) -> TrainConfig:
+    """The training of a candidate, for the solver that ``train`` names."""
+    solver, network = train.solver, train.network
+    match name:
+        case "large":
+            return replace(
+                train, network=replace(network, latent=2 * network.latent, hidden=2 * network.hidden)
+            )
+        case "short":
+            return replace(train, steps=max(1, train.steps // 2))
+        case "q-heavy":
+            heavier = replace(solver.weights, q=10 * solver.weights.q)
+            return replace(train, solver=replace(solver, weights=heavier))
+        case "near":
+            return replace(train, solver=replace(solver, discount=0.95))
+        case "greedy":
+            return replace(train, solver=replace(solver, act_rule="greedy"))
+        case _:
+            return train
+
+
+def choice_players() -> list[str]:
+    """All ``CANDIDATE.SOLVER`` to train and to play the validation levels."""
+    return [
+        f"{name}.{solver}" for name in TITLES for solver in SOLVERS if name != "greedy" or solver in DRAWING
+    ]
+
+
+def trained_as(player: str) -> str:
+    """The run that a player acts with: the recipe's is the campaign's own, and greedy ones borrow it."""
+    name, _, solver = player.rpartition(".")
+    return solver if name in ("", RECIPE, "greedy") else player
+
+
+def choice_table(scores: Mapping[str, Mapping[str, Float64s]]) -> dict[str, dict[str, float]]:
+    """Candidate -> solver -> mean over games of ``(S − S_random) / (S_expert − S_random)``.
+
+    ``scores`` is ``{game: {player: [seeds, levels]}}`` on validation levels. A candidate is listed once all
+    solvers have played all games with it; for a solver that it does not concern, it is the recipe.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name in TITLES:
+        cells = {
+            solver: f"{name if name != 'greedy' or solver in DRAWING else RECIPE}.{solver}"
+            for solver in SOLVERS
+        }
+        if scores and all({"random", "expert", *cells.values()} <= of.keys() for of in scores.values()):
+            found[name] = {
+                solver: sum(_share(of, player) for of in scores.values()) / len(scores)
+                for solver, player in cells.items()
+            }
+    return found
+
+
+def _share(of: Mapping[str, Float64s], player: str) -> float:
+    """How far a player is from random actions to the behaviour policy, which are 0 and 1."""
+    low, high = float(of["random"].mean()), float(of["expert"].mean())
+    return (float(of[player].mean()) - low) / (high - low) if high != low else float("nan")
+
+
+def best_candidate(table: Mapping[str, Mapping[str, float]]) -> str:
+    """The candidate with the highest mean over solvers; the earlier one of equals."""
+    return max(table, key=lambda name: sum(table[name].values()))
