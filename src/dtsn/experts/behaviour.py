@@ -25,8 +25,14 @@ class BehaviourPolicy(Protocol):
 
 def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
     """The scripted expert of a game."""
+    from dtsn.experts.heist_search import HeistSearch
     from dtsn.experts.maze_search import MazeSearch
 
-    if options.game != "maze":
-        raise UserError(f"there is no scripted expert for {options.game}, only for maze: train one by PPG")
-    return MazeSearch(options)
+    match options.game:
+        case "heist":
+            return HeistSearch(options)
+        case "maze":
+            return MazeSearch(options)
+    raise UserError(
+        f"there is no scripted expert for {options.game}, only for heist and maze: train one by PPG"
+    )

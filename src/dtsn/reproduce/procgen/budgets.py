@@ -146,7 +146,7 @@ PROCGEN_BUDGETS = {
             *("bigfish", "bossfight", "chaser", "climber", "dodgeball"),
             *("fruitbot", "miner", "plunder", "starpilot"),
         ),
-        scripted=("maze",),
+        scripted=("heist", "maze"),
         ablated=("bigfish", "coinrun", "fruitbot", "starpilot"),
         train=TrainConfig(
             solver=_PROCGEN_DISCOUNTED,
