@@ -143,7 +143,7 @@ def _sign(off: float) -> int:
 def read_heist(frame: Bytes) -> Heist:
     """What the first frame ``[3, 64, 64]`` of an episode shows."""
     pixels = frame.transpose(1, 2, 0).astype(np.int64)  # [64, 64, 3]
-    wall = _like(pixels, WALL_COLOURS, NEAR).any(-1)
+    wall: Bools = np.any(_like(pixels, WALL_COLOURS, NEAR), axis=-1)
     things = np.concatenate(
         [_like(pixels, COLOURS, NEAR), _like(pixels, GEM[None], NEAR_GEM)], axis=2
     )  # [64, 64, 4]

@@ -1,4 +1,4 @@
-"""What a campaign costs on this machine, told by a few steps before it starts."""
+"""What a campaign costs on this machine, told by a few steps before it starts; other work does not count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROBE_FRAMES = 64  # that an expert sees at once
 def probe(
     config: TrainConfig, shape: tuple[int, ...], num_actions: int, decisions: int
 ) -> tuple[float, float]:
-    """Measure the seconds of a training step with its whole search, and of one of ``decisions`` at once."""
+    """Measure the core seconds of a training step with its whole search, and of one of many decisions."""
     size = config.batch_size
     observation = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (size, *shape), dtype=np.uint8))
     batch = Batch(
@@ -34,26 +34,27 @@ def probe(
     )
     trainer = Trainer(replace(config, search_warmup=0, search_ramp=0), shape, num_actions)
     trainer.update(batch)
-    started = time.monotonic()
+    started = time.process_time()
     for _ in range(PROBE_STEPS):
         trainer.update(batch)
-    step = (time.monotonic() - started) / PROBE_STEPS
+    step = (time.process_time() - started) / PROBE_STEPS
     many = observation.repeat(-(-decisions // size), *(1 for _ in shape))[:decisions]
     trainer.solver.eval()
-    started = time.monotonic()
+    started = time.process_time()
     trainer.solver.act(many)
-    return step, (time.monotonic() - started) / decisions
+    return step, (time.process_time() - started) / decisions
 
 
 def probe_expert(config: PPGConfig) -> float:
-    """Measure the seconds of one decision of an expert while it learns: played once, then learned from."""
+    """Measure the core seconds of an expert's decision while it learns: played once, then learned from."""
     network, frames = ActorCritic(config), torch.zeros(PROBE_FRAMES, *FRAME_SHAPE, dtype=torch.uint8)
-    started = time.monotonic()
+    network(frames)  # the first call is slower
+    started = time.process_time()
     with torch.no_grad():
         network.act(frames)
-    played = time.monotonic()
+    played = time.process_time()
     log_probs, values = network(frames)
     (log_probs.mean() + values.mean()).backward()
-    learned = time.monotonic() - played
+    learned = time.process_time() - played
     epochs = config.policy_epochs + config.auxiliary_epochs
     return (played - started + epochs * learned * (1 if config.shared else 2)) / PROBE_FRAMES
