@@ -38,21 +38,22 @@ def test_search_and_yardsticks_run(spatial: bool) -> None:
         assert (result is None) == name.startswith("train")
 
 
-def test_bare_modules_are_the_fused_ones_with_the_action_written_out() -> None:
+def test_bare_modules_are_the_transition_and_value_with_the_action_written_out() -> None:
     case = Case(3, 4, 5, 6)
     model = case.world_model()
     bare = BareModules(model, case)
     with torch.no_grad():
-        for plain, fused in ((bare.transition, model.transition), (bare.reward, model.reward_head)):
-            first, last = plain[0], plain[2]
-            first.weight.copy_(torch.cat([fused.weight, fused.action_bias.T], 1))
-            first.bias.zero_()
-            last.load_state_dict(fused.last.state_dict())
-        observation = case.observation()
+        first, last = bare.transition[0], bare.transition[2]
+        first.weight.copy_(torch.cat([model.transition.weight, model.transition.action_bias.T], 1))
+        first.bias.zero_()
+        last.load_state_dict(model.transition.last.state_dict())
+        observation, one_hot = case.observation(), torch.eye(3).repeat(5, 1)
         latent, expected = model.encode(observation), []
         for _ in range(case.iterations):
-            children, reward = model.expand(latent)
-            expected += [reward.flatten(), model.value(children.flatten(0, 1))]
+            state = latent.tanh().repeat_interleave(3, 0)  # [B·A, D]
+            children, _ = model.expand(latent)
+            expected += [bare.reward(torch.cat([state, one_hot], 1)).flatten()]
+            expected += [model.value(children.flatten(0, 1))]
             latent = children[:, 0]
         torch.testing.assert_close(bare(observation), torch.cat(expected))
 

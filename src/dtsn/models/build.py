@@ -20,7 +20,7 @@ from dtsn.models.encoders import (
     NatureEncoder,
     VectorEncoder,
 )
-from dtsn.models.heads import ActionMLP, MapHead, MapTransition, ValueMLP
+from dtsn.models.heads import ActionMLP, MapHead, MapTransition, RewardMLP, ValueMLP
 from dtsn.models.maps import (
     CROP,
     MOVES,
@@ -66,7 +66,7 @@ def make_world_model(
     return WorldModel(
         encoder,
         ActionMLP(latent[0], hidden, num_actions, latent[0]),
-        ActionMLP(latent[0], hidden, num_actions),
+        RewardMLP(latent[0], hidden, num_actions),
         ValueMLP(latent[0], hidden, config.value_scale),
         num_actions,
         latent,

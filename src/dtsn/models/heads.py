@@ -16,24 +16,36 @@ from dtsn.models.encoders import coordinates
 
 
 class ActionMLP(nn.Module):
-    """``[B, D] -> [B, A, out]`` or ``[B, A]``: a two-layer net of (h, a) whose first layer runs on B rows."""
+    """``[B, D] -> [B, A, out]``: a two-layer net of (h, a) whose first layer runs on B rows."""
 
-    def __init__(self, latent: int, hidden: int, num_actions: int, out: int | None = None):
+    def __init__(self, latent: int, hidden: int, num_actions: int, out: int):
         super().__init__()
         first = nn.Linear(latent + num_actions, hidden)  # initialised as the one-hot layer that it stands for
         self.weight = nn.Parameter(first.weight.detach()[:, :latent].clone())
         action_bias = first.weight.detach()[:, latent:].T + first.bias.detach()
         self.action_bias = nn.Parameter(action_bias.contiguous())  # [A, hidden]
-        self.last = nn.Linear(hidden, out or 1)
-        self.scalar = out is None
+        self.last = nn.Linear(hidden, out)
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, D]`` -> ``[B, A, out]``, or ``[B, A]`` for a scalar."""
+        """States ``[B, D]`` -> ``[B, A, out]``."""
         shared = functional.linear(state, self.weight)  # [B, hidden]
         mixed = (shared.unsqueeze(1) + self.action_bias).relu_()  # [B, A, hidden]
         # As a matrix: the bias joins the product, which it does not for three dimensions.
         out: Tensor = self.last(mixed.flatten(0, 1))
-        return out.view(mixed.shape[:2]) if self.scalar else out.view(*mixed.shape[:2], -1)
+        return out.view(*mixed.shape[:2], -1)
+
+
+class RewardMLP(nn.Module):
+    """``[B, D] -> [B, A]``: one hidden layer that all actions share, so that all of it runs on B rows."""
+
+    def __init__(self, latent: int, hidden: int, num_actions: int):
+        super().__init__()
+        self.first, self.last = nn.Linear(latent, hidden), nn.Linear(hidden, num_actions)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """States ``[B, D]`` -> rewards ``[B, A]``."""
+        reward: Tensor = self.last(self.first(state).relu_())
+        return reward
 
 
 class ValueMLP(nn.Module):
