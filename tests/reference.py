@@ -284,14 +284,14 @@ def random_model(
     actions: int, latent: tuple[int, ...] = (5,), seed: int = 0, scale: float = 1.0, hidden: int = 7
 ) -> WorldModel:
     """A small float64 world model with vector ``(D,)`` or map ``(C, H, W)`` latents; identity encoder."""
-    from dtsn.models.heads import ActionMLP, MapHead, MapTransition, RewardMLP, ValueMLP
+    from dtsn.models.heads import ActionMLP, MapHead, MapTransition, ValueMLP
 
     torch.manual_seed(seed)
     parts: tuple[nn.Module, nn.Module, nn.Module]
     if len(latent) == 1:
         parts = (
             ActionMLP(latent[0], hidden, actions, latent[0]),
-            RewardMLP(latent[0], hidden, actions),
+            nn.Sequential(ActionMLP(latent[0], hidden, actions, 1), nn.Flatten(1)),
             ValueMLP(latent[0], hidden, 1.0),
         )
     else:
