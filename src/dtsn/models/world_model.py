@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dtsn.batch import Observation
 from dtsn.errors import UserError
+from dtsn.models.one_row import OneRowModel
 from dtsn.search.model import Expansion
 
 
@@ -98,6 +99,12 @@ class WorldModel(nn.Module):
         value: Tensor = self.value_head(self.state(latent))
         _check_shape("value", value, (latent.shape[0],))
         return value
+
+    def for_one_row(self) -> OneRowModel | None:
+        """The same on arrays, for a search of one row without gradient; None where torch is as good."""
+        if type(self) is not WorldModel or not vars(self).keys().isdisjoint(("expand", "value", "state")):
+            return None  # somebody's own methods
+        return OneRowModel.of(self)
 
 
 @torch.no_grad()

@@ -1,8 +1,9 @@
 """Best-first search for a single row without gradient, on plain numbers: the fast path of acting.
 
 A small tree is a few dozen numbers. A tensor operation costs a microsecond or two to launch, more than all
-the arithmetic it does here, so only the world model runs on tensors. The slots are those of
-:mod:`dtsn.search.slots`; the trees are those of the batched search too, up to rounding.
+the arithmetic it does here, so only the world model runs on tensors, or on arrays where it offers to
+(:func:`for_one_row`). The slots are those of :mod:`dtsn.search.slots`; the trees are those of the batched
+search too, up to rounding.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
+from math import exp
 from typing import cast
 
 from torch import Tensor
@@ -40,7 +42,7 @@ class RowTree:
     # Of every slot, where the model tells of masks:
     exists: list[bool] | None = None
     terminal: list[float] | None = None  # whether (bool), or how likely, the node is an end
-    latents: list[Tensor] = field(default_factory=list)  # T times [1, A, ...]
+    latents: list[Tensor] = field(default_factory=list)  # T times [A, ...]
     # Where places are merged: the first node of each place, by its key and for every slot.
     first: dict[int, int] = field(default_factory=dict)
     canonical: list[int] | None = None
@@ -74,7 +76,7 @@ class RowTree:
                 if canonical != slot:
                     opened[action] = -math.inf
             cast(list[int], self.canonical).append(canonical)
-        self.latents.append(children.latent)
+        self.latents.append(children.latent[0])
         self.reward += rewards
         self.value += values
         self.returns += returns
@@ -161,6 +163,7 @@ def grow(
 
     ``merge_from [1, ...]`` is the root's latent if nodes of the same place are to be merged.
     """
+    model, children = for_one_row(model, children)
     tree, actions = RowTree(discount), children.reward.shape[1]
     masked = children.masked or merge_from is not None
     tree.exists = [True] if masked else None
@@ -168,7 +171,7 @@ def grow(
         key = key_of(model)
         tree.canonical, tree.first = [0], {int(key(merge_from)): 0}
     for t in range(iterations):
-        latents = children.latent.flatten(0, 1)  # [A, ...]
+        latents = children.latent[0]  # [A, ...]
         keys = [] if merge_from is None else key(latents).tolist()
         tree.add(children, model.value(latents).flatten().tolist(), keys)
         if t + 1 == iterations:
@@ -182,9 +185,22 @@ def grow(
         tree.open[slot] = -math.inf
         tree.selected.append(slot)
         family, action = divmod(slot - 1, actions)
-        latent = tree.latents[family].select(1, action)
+        latent = tree.latents[family][action : action + 1]  # [1, ...]
         children = expand(model, latent) if masked else expand_plainly(model, latent)
     return tree
+
+
+def for_one_row(model: LatentModel, children: Children) -> tuple[LatentModel, Children]:
+    """The model and the root's children on arrays, if a method ``for_one_row`` of the model offers them.
+
+    Arrays do all that a tree asks of tensors: slices, ``flatten`` and ``tolist``.
+    """
+    offer = getattr(model, "for_one_row", None)
+    on_arrays = None if offer is None else offer()
+    if on_arrays is None:
+        return model, children
+    latent, reward = (cast(Tensor, tensor.numpy()) for tensor in (children.latent, children.reward))
+    return on_arrays, children._replace(latent=latent, reward=reward)
 
 
 def chooser(
@@ -197,7 +213,9 @@ def chooser(
 
     def sample(values: list[float], t: int) -> int:
         top = max(values)
-        return _inverse_cdf([math.exp((value - top) / temperature) for value in values], uniforms[t])
+        if temperature == 1:
+            return _inverse_cdf([exp(value - top) for value in values], uniforms[t])
+        return _inverse_cdf([exp((value - top) / temperature) for value in values], uniforms[t])
 
     def epsilon_greedy(values: list[float], t: int) -> int:
         is_open = [value != -math.inf for value in values]
