@@ -121,6 +121,13 @@ def test_modules_that_arrays_do_not_know_run_on_tensors(change) -> None:
     assert change(make().world_model).for_one_row() is None
 
 
+@torch.no_grad()
+def test_merging_reads_keys_of_tensors() -> None:
+    model, latent = make().world_model, numbers(1, 6, seed=0)
+    model.key = lambda latent: latent[:, 0].round().long()  # type: ignore[assignment]
+    assert best_first_search(model, latent, iterations=T, rule="greedy", merge=True).q.isfinite().all()
+
+
 def test_large_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_row, "LARGEST", ACTIONS * 6 * 9)
     assert make().world_model.for_one_row() is not None

@@ -163,7 +163,8 @@ def grow(
 
     ``merge_from [1, ...]`` is the root's latent if nodes of the same place are to be merged.
     """
-    model, children = for_one_row(model, children)
+    if merge_from is None:
+        model, children = for_one_row(model, children)
     tree, actions = RowTree(discount), children.reward.shape[1]
     masked = children.masked or merge_from is not None
     tree.exists = [True] if masked else None
