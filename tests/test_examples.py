@@ -36,6 +36,10 @@ def test_own_world_model() -> None:
     assert example("own_world_model").main(steps=150) > 0.95
 
 
+def test_known_world() -> None:
+    assert example("known_world").main(steps=100) > 0.9
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ from dtsn.solvers.losses import (
     cql_loss,
     expansion_loss,
     q_loss,
+    ranking_loss,
     reward_loss,
     transition_loss,
 )
@@ -105,6 +106,31 @@ def test_expansion_loss_and_its_gradient(telescoping: bool, returns: Tensor) -> 
     assert losses.grad is None
 
 
+@pytest.mark.parametrize(
+    ("telescoping", "returns"),
+    [
+        # L = 5, 3, 2, mean 10/3: (5 + 3 + 2 − 3 · 0) / 3, (3 + 2 − 2 · 5) / 3, (2 − 3) / 3
+        (True, tensor([[10, -5, -1], [6, 3, 3]]) / 3),
+        (False, tensor([[10, 10, 10], [6, 6, 6]]) / 3),
+    ],
+)
+def test_expansion_loss_of_the_mean_over_iterations(telescoping: bool, returns: Tensor) -> None:
+    log_probs = tensor([[0, -1, -2], [0, -0.5, -3]]).requires_grad_()
+    losses = tensor([[5, 3, 2], [1, 1, 4]]).requires_grad_()
+    expansion_loss(log_probs, losses, telescoping, "all").sum().backward()
+    torch.testing.assert_close(log_probs.grad, returns)
+    assert losses.grad is None
+
+
+def test_ranking_loss() -> None:
+    log_probs = tensor([[0, -1, -3], [0, -5, -2], [0, -5, -2]]).requires_grad_()
+    there = torch.tensor([[True, True, True], [True, False, True], [True, False, False]])
+    loss = ranking_loss(log_probs, there)
+    torch.testing.assert_close(loss, tensor([2, 2, 0]))  # (1 + 3) / 2, 2 / 1, nothing to rank
+    loss.sum().backward()
+    torch.testing.assert_close(log_probs.grad, tensor([[0, -0.5, -0.5], [0, 0, -1], [0, 0, 0]]))
+
+
 def test_expansion_loss_telescopes_by_default() -> None:
     log_probs, losses = tensor([[0, -1]]), tensor([[5, 2]])
     assert expansion_loss(log_probs, losses).item() == 3  # −1 · (2 − 5)
@@ -122,7 +148,7 @@ def test_combine_weighs_sums_and_averages() -> None:
     assert (q.grad.tolist(), reward.grad.tolist()) == ([0.25, 0.25], [1, 1])  # weight / B
 
 
-@pytest.mark.parametrize("name", ["q", "cql", "transition", "reward", "expansion"])
+@pytest.mark.parametrize("name", ["q", "cql", "transition", "reward", "expansion", "ranking"])
 @pytest.mark.parametrize("weight", [-1.0, -1e-9, math.nan, math.inf, -math.inf])
 def test_bad_weights_are_refused_by_name(name: str, weight: float) -> None:
     with pytest.raises(ValueError, match=rf"\b{name}\b.*{weight}"):

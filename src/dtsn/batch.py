@@ -20,8 +20,9 @@ DTYPES = {
     "q_target": torch.float32,
     "terminated": torch.bool,
     "next_valid": torch.bool,
+    "path": torch.int64,
 }
-OPTIONAL = {"q_target", "next_valid"}
+OPTIONAL = {"q_target", "next_valid", "path"}
 
 
 def map_arrays(function: Callable[[Any], Tensor], observation: Any) -> Any:
@@ -44,6 +45,9 @@ class Batch:
     next_observation: Observation  # [B, ...]  s′; for the last step of an episode the true last observation
     terminated: Tensor  # [B] bool  s′ ends the episode for good; False where it was only cut off
     next_valid: Tensor | None = None  # [B] bool  False where s′ is a stand-in; None: it never is
+    path: Tensor | None = (
+        None  # [B, K] int64  the actions from s on, a first; −1 after the episode's last one
+    )
 
     @classmethod
     def of(cls, mapping: Mapping[str, Any]) -> Batch:
@@ -84,8 +88,8 @@ class Batch:
 
 def _column(name: str, values: Any) -> Tensor:
     tensor = torch.as_tensor(values)
-    if tensor.dim() == 2 and tensor.shape[1] == 1:
+    if tensor.dim() == 2 and tensor.shape[1] == 1 and name != "path":
         tensor = tensor.squeeze(1)
-    if name == "action" and (tensor.is_floating_point() or tensor.is_complex()):
-        raise UserError(f"action must be whole numbers, got {tensor.dtype}")
+    if name in ("action", "path") and (tensor.is_floating_point() or tensor.is_complex()):
+        raise UserError(f"{name} must be whole numbers, got {tensor.dtype}")
     return tensor.to(DTYPES[name])

@@ -25,6 +25,7 @@ Precision = Literal["float32", "bfloat16"]
 ValueForm = Literal["additive", "joint"]
 Augmentation = Literal["none", "grid_symmetries"]
 PlannerName = Literal["one_step", "full", "best_first"]
+LossOver = Literal["last", "all"]
 OnNan = Literal["stop", "skip"]
 TrackerName = Literal["none", "tensorboard", "wandb", "mlflow"]
 
@@ -96,6 +97,8 @@ class LossWeights:
     """outside the paper: lowers the rewards of all actions; the reward loss holds those in the data"""
     conservative_value: float = 0.0
     """outside the paper: keeps the values of random maps below the return (maps encoder only)"""
+    ranking: float = 0.0
+    """outside the paper: the open node on the demonstrated path outranks the others (D-TSN)"""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -128,6 +131,9 @@ class SolverConfig:
     """λ of the loss terms"""
     telescoping: bool = True
     """Return of expansion t in REINFORCE: L_T − L_{t−1} (telescoped, lower variance), or L_T if off."""
+    loss_over: LossOver = "last"
+    """the loss is of the Q-values after the last expansion, or all: a mean over those after each of them
+    (outside the paper)"""
     target_decay: float = 0.99
     """α of the target encoder's moving average"""
     merge: bool = False

@@ -157,6 +157,7 @@ class Dataset:
         start: int = 0,
         device: torch.device | str = "cpu",
         transform: Transform | None = None,
+        path: int = 0,
     ) -> Iterator[Batch]:
         """Yield batches without end, beginning with batch number `start`.
 
@@ -172,6 +173,7 @@ class Dataset:
             device: where the tensors go.
             transform: ``transform(arrays, rng)`` may change a batch's arrays, named as in `Batch`, before
                 they become tensors.
+            path: K, how many of the actions that follow to put into ``Batch.path``; 0: none.
 
         Returns:
             A generator of batches: observations ``[B, ...]`` as stored, the other fields ``[B]``.
@@ -181,10 +183,10 @@ class Dataset:
                 f"batch_size must be 1 to {self.num_transitions}, the transitions of {self.path}, "
                 f"got {batch_size}"
             )
-        for name, value in (("seed", seed), ("start", start)):
+        for name, value in (("seed", seed), ("start", start), ("path", path)):
             if value < 0:
                 raise UserError(f"{name} must not be negative, got {value}")
-        return self._sampler.batches(batch_size, seed, start, device, transform)
+        return self._sampler.batches(batch_size, seed, start, device, transform, path)
 
     def _guarded(self, load: Callable[[], None]) -> None:
         """Read from the file as it was when it was checked."""

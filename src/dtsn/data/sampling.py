@@ -56,15 +56,21 @@ class Sampler:
         self._cache: _Pool | None = None
 
     def batches(
-        self, batch_size: int, seed: int, start: int, device: torch.device | str, transform: Transform | None
+        self,
+        batch_size: int,
+        seed: int,
+        start: int,
+        device: torch.device | str,
+        transform: Transform | None,
+        path: int = 0,
     ) -> Iterator[Batch]:
-        """Yield batches without end, beginning with number `start`."""
+        """Yield batches without end, beginning with number `start`; `path` is the length of their paths."""
         per_epoch = len(self._arrays["actions"]) // batch_size
         pool = self._make_pool()
         for epoch in itertools.count(start // per_epoch):
             order = self._shuffle(np.random.default_rng([seed, 0, epoch]))
             for k in range(start % per_epoch, per_epoch):
-                arrays = self._gather(pool, order, k * batch_size, (k + 1) * batch_size)
+                arrays = self._gather(pool, order, k * batch_size, (k + 1) * batch_size, path)
                 if transform is not None:
                     arrays = transform(arrays, np.random.default_rng([seed, 1, epoch * per_epoch + k]))
                 tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
@@ -88,7 +94,7 @@ class Sampler:
             rng.shuffle(share)
         return _Order(np.concatenate(shares), pools, np.cumsum([len(share) for share in shares]))
 
-    def _gather(self, pool: _Pool, order: _Order, start: int, stop: int) -> dict[str, Array]:
+    def _gather(self, pool: _Pool, order: _Order, start: int, stop: int, path: int) -> dict[str, Array]:
         """The transitions at places start … stop of an epoch, which may lie in several pools."""
         frames = np.empty((stop - start, *self._source.shape[1:]), self._source.dtype)
         following = np.empty_like(frames)
@@ -111,6 +117,13 @@ class Sampler:
             "next_observation": following,
             "terminated": self._arrays["dones"][chosen].astype(bool),
         }
+        if path:
+            ends = self._ends[np.searchsorted(self._ends, chosen, side="right")]
+            steps = chosen[:, None] + np.arange(path)  # [B, K]
+            over = steps >= ends[:, None]
+            batch["path"] = np.where(
+                over, -1, self._arrays["actions"][np.where(over, 0, steps)].astype(np.int64)
+            )
         if not self._real_last_frames:
             episode = np.searchsorted(self._ends, chosen, side="right")
             batch["next_valid"] = chosen + 1 != self._ends[episode]

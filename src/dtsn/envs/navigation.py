@@ -165,16 +165,18 @@ def grid_symmetries(arrays: dict[str, Array], rng: np.random.Generator) -> dict[
     8 symmetries moves both frames and the action together.
     """
     frames = {name: np.empty_like(arrays[name]) for name in ("observation", "next_observation")}
-    action = np.empty_like(arrays["action"])
-    symmetry = rng.integers(8, size=len(action))
+    moves: dict[str, Array] = {name: arrays[name].copy() for name in ("action", "path") if name in arrays}
+    symmetry = rng.integers(8, size=len(moves["action"]))
     for mirror, turns in itertools.product((False, True), range(4)):
         chosen = np.flatnonzero(symmetry == 4 * mirror + turns)
         for name, turned in frames.items():
             grid = arrays[name][chosen]
             turned[chosen] = np.rot90(grid[..., ::-1] if mirror else grid, -turns, axes=(-2, -1))  # clockwise
-        east_to_west = 2 - arrays["action"][chosen] if mirror else arrays["action"][chosen]
-        action[chosen] = (east_to_west + turns) % 4  # `MOVES` go clockwise, too
-    return {**arrays, **frames, "action": action}
+        for name, turned in moves.items():
+            move = arrays[name][chosen]
+            clockwise = ((2 - move if mirror else move) + turns) % 4  # as `MOVES` go, east to west
+            turned[chosen] = np.where(move < 0, move, clockwise)
+    return {**arrays, **frames, **moves}
 
 
 def render_rgb(walls: Bools, goal: Ints, robot: Ints, cell: int = 16) -> Bytes:

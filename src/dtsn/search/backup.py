@@ -77,6 +77,32 @@ def back_up(
     return result
 
 
+def with_gradient(
+    rewards: Tensor, values: Tensor, path_value: Tensor, timeline: Timeline, scale: Tensor | None
+) -> Tensor:
+    """``path_value [B, N]`` as a differentiable function of the tables that it was made of."""
+    result: Tensor = _PathValue.apply(rewards, values, path_value, scale, timeline.slots)  # type: ignore[no-untyped-call]
+    return result
+
+
+def log_policy_of(path_value: Tensor, slots: Tensor, timeline: Timeline, temperature: float) -> Tensor:
+    """``[B, T]`` log π of any open ``slots [B, T]`` before each choice; 0 at −1 and for the root.
+
+    Differentiable in ``path_value [B, N]``. Its memory is quadratic in T.
+    """
+    first = torch.zeros_like(path_value[:, :1])
+    if slots.shape[1] == 1:
+        return first
+    actions = (path_value.shape[1] - 1) // slots.shape[1]
+    scores = path_value.clamp(min=torch.finfo(path_value.dtype).min)
+    opened = counting(scores, timeline.open_until, actions, slice(0, slots.shape[1] - 1))  # [B, T − 1, n]
+    there = slots[:, 1:] >= 0
+    opened = torch.where(there[:, :, None], opened, 0.0)  # no policy over nothing
+    log_policy = torch.log_softmax(tempered(opened, temperature), 2)
+    chosen = log_policy.gather(2, slots[:, 1:, None].clamp(min=0)).squeeze(2)
+    return torch.cat([first, chosen.where(there, 0.0)], 1)
+
+
 def final_q(path_value: Tensor, selected: list[Tensor], exists: Tensor | None = None) -> Tensor:
     """Q-values ``[B, A]`` of the finished tree alone, without gradient: Bellman backups, youngest first.
 
@@ -163,6 +189,23 @@ class _Backup(torch.autograd.Function):
             grad.masked_fill_(path_value == -torch.inf, 0)
         below = into_rewards(grad, slots, scale)
         return below, grad if scale is None else grad * scale, *[None] * 8
+
+
+class _PathValue(torch.autograd.Function):
+    """Rewards and values ``[B, N]`` -> the path values ``[B, N]`` that are known already."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rewards: Tensor, values: Tensor, path_value: Tensor, scale: Tensor | None, slots: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(scale, slots)
+        return path_value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        scale, slots = ctx.saved_tensors
+        return into_rewards(grad, slots, scale), grad if scale is None else grad * scale, None, None, None
 
 
 def into_rewards(grad: Tensor, slots: Tensor, scale: Tensor | None) -> Tensor:

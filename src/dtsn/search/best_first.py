@@ -188,6 +188,7 @@ def _finish(
         terminal=terminal,
         merging=merging,
         backed_up=backed_up,
+        inputs=(reward, value, tables.scale) if differentiable else None,
     )
 
 

@@ -26,6 +26,29 @@ def expansion_times(slots: Tensor, nodes: int, idle: Tensor | None = None) -> Te
     return never.scatter_reduce_(1, slots, times.masked_fill(idle, iterations), "amin")
 
 
+def slots_on_path(selected: Tensor, path: Tensor, actions: int, closed: Tensor | None) -> Tensor:
+    """``[B, T]`` the open node on a path of actions ``[B, K]`` from the root, before each iteration's choice.
+
+    −1 where there is none: the path is over (its actions −1), or leads to nodes that are ``closed [B, N]``.
+    """
+    slot = torch.zeros_like(selected[:, 0])
+    depth = torch.zeros_like(slot)
+    # A last column of −1: no path goes on for ever.
+    path = torch.cat([path, path.new_full((len(path), 1), -1)], 1)
+    found = []
+    for t in range(selected.shape[1]):
+        found.append(slot)
+        step = (selected[:, t] == slot) & (slot >= 0)
+        action = path.gather(1, depth.clamp(max=path.shape[1] - 1)[:, None]).squeeze(1)
+        child = 1 + t * actions + action.clamp(min=0)
+        over = action < 0
+        if closed is not None:
+            over = over | closed.gather(1, child[:, None]).squeeze(1)
+        slot = torch.where(step, child.masked_fill(over, -1), slot)
+        depth = depth + step
+    return torch.stack(found, 1)
+
+
 def root_actions(selected: Tensor, actions: int) -> Tensor:
     """``[B, T]`` the root action below which each iteration expands, by pointer jumping.
 

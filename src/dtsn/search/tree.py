@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dtsn.errors import UserError
-from dtsn.search.backup import Timeline, back_up
+from dtsn.search.backup import Timeline, back_up, is_end, log_policy_of, with_gradient
 from dtsn.search.merging import Merging, leaf_worth, merged_q
-from dtsn.search.slots import expansion_times, root_actions, slots_of
+from dtsn.search.slots import expansion_times, root_actions, slots_of, slots_on_path
 
 # The ways to choose nodes for which log_probs are those of the choices made.
 WITH_LOG_PROBS = ("sample", "replay", "full")
@@ -39,6 +39,8 @@ class SearchTree:
     merging: Merging | None = None  # which nodes are the same place, where such are merged
     # q_values [B, T, A] and log π [B, T] where they carry a gradient; otherwise made when asked for.
     backed_up: tuple[Tensor, Tensor] | None = None
+    # Rewards and values [B, N] with their gradient, and γ^depth [B, N] if γ ≠ 1; None without a gradient.
+    inputs: tuple[Tensor, Tensor, Tensor | None] | None = None
 
     @cached_property
     def _outputs(self) -> tuple[Tensor, Tensor]:
@@ -68,6 +70,21 @@ class SearchTree:
                 "its choices are not drawn from the softmax policy"
             )
         return self._outputs[1]
+
+    def demonstrated(self, path: Tensor) -> tuple[Tensor, Tensor]:
+        """The open node on the path of actions ``path [B, K]`` (−1: no more) before each choice of a search.
+
+        Returns its slots ``[B, T]``, −1 where none is open, and log π ``[B, T]`` of them with gradient.
+        """
+        closed = None if self.node_mask is None else ~self.node_mask
+        if closed is not None and self.terminal is not None:
+            closed = closed | is_end(self.terminal)
+        slots = slots_on_path(self.selected, path, self.num_actions, closed)
+        path_value = self.path_value
+        if self.inputs is not None:
+            rewards, values, scale = self.inputs
+            path_value = with_gradient(rewards, values, path_value, self._timeline, scale)
+        return slots, log_policy_of(path_value, slots, self._timeline, self.temperature)
 
     @property
     def num_actions(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dtsn.batch import Batch
-from dtsn.config import LossWeights, SolverConfig
+from dtsn.config import SOLVERS, LossWeights, SolverConfig
 from dtsn.errors import UserError
 from dtsn.models.known import KnownModel
 from dtsn.models.maps import MapWorldModel
@@ -46,6 +46,11 @@ def check_support(config: SolverConfig, model: WorldModel | KnownModel) -> None:
         raise UserError(
             "weights.conservative_value must be 0 for a world model that cannot draw unseen maps, "
             f"got {config.weights.conservative_value}: set network.encoder to 'maps'"
+        )
+    if config.weights.ranking and SOLVERS[config.name].training_planner != "best_first":
+        raise UserError(
+            "weights.ranking must be 0 for a solver that does not train by best-first search, "
+            f"got {config.weights.ranking} for {config.name!r}"
         )
     if config.merge and not hasattr(model, "key"):
         raise UserError(
@@ -86,6 +91,21 @@ def check_valid(action: Tensor, exists: Tensor | None) -> None:
         raise UserError(
             f"batch.action must be valid by the world model, got {int(action[row])}, invalid, in row {row}"
         )
+
+
+def checked_path(batch: Batch, actions: int) -> Tensor:
+    """The demonstrated actions ``[B, K]`` of a batch, for the ranking loss."""
+    path, size = batch.path, len(batch)
+    if path is None:
+        raise UserError("batch.path must hold the demonstrated actions for weights.ranking, got none")
+    if path.dim() != 2 or len(path) != size or not path.shape[1] or path.dtype != torch.int64:
+        raise UserError(f"batch.path must be int64 [{size}, K], got {path.dtype} {list(path.shape)}")
+    low, high = (int(x) for x in path.aminmax())
+    if low < -1 or high >= actions:
+        raise UserError(f"batch.path must lie in -1..{actions - 1}, got {low if low < -1 else high}")
+    if not torch.equal(path[:, 0], batch.action):
+        raise UserError("batch.path must begin with batch.action, got other first actions")
+    return path
 
 
 def checked_weight(weight: Any, size: int, like: Tensor) -> Tensor:

@@ -31,7 +31,14 @@ from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel, update_average
 from dtsn.search import SearchTree, best_first_search, full_expansion
 from dtsn.solvers import losses, saving
-from dtsn.solvers.checks import check_batch, check_support, check_valid, checked_weight, without_given
+from dtsn.solvers.checks import (
+    check_batch,
+    check_support,
+    check_valid,
+    checked_path,
+    checked_weight,
+    without_given,
+)
 from dtsn.solvers.export import Export, export_solver_graph
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.observations import read_mask, read_rows, read_uniforms
@@ -337,8 +344,8 @@ class Solver(nn.Module):
 
         ``iterations`` overrides T (a warm-up trains with T = 1); ``uniforms [B, T]`` or ``generator`` fix
         what the search draws. ``weight [B]`` multiplies each sample's loss, as prioritised replay asks for;
-        the squared TD errors to prioritise by are ``terms["q"]``. ``conservative_ramp`` multiplies the
-        conservative value's term.
+        the squared TD errors to prioritise by are ``terms["q"]`` (their means, with ``loss_over="all"``).
+        ``conservative_ramp`` multiplies the conservative value's term.
         """
         if iterations is not None and iterations < 1:
             raise UserError(f"iterations must be at least 1, got {iterations}")
@@ -356,7 +363,8 @@ class Solver(nn.Module):
         }
         weights = config.weights
         after_each = weights.q * terms["q"] + weights.cql * terms["cql"]  # L_t
-        terms = {name: term[:, -1] for name, term in terms.items()}
+        over_all = config.loss_over == "all"
+        terms = {name: term.mean(1) if over_all else term[:, -1] for name, term in terms.items()}
         if "transition" in self.losses:
             assert isinstance(self.world_model, WorldModel)
             predicted = self.world_model.state(_of_action(tree.root_children, batch.action))
@@ -368,7 +376,12 @@ class Solver(nn.Module):
         if "reward" in self.losses:
             terms["reward"] = losses.reward_loss(tree.root_rewards, batch.action, batch.reward)
         if "expansion" in self.losses and weights.expansion:
-            terms["expansion"] = losses.expansion_loss(tree.log_probs, after_each, config.telescoping)
+            terms["expansion"] = losses.expansion_loss(
+                tree.log_probs, after_each, config.telescoping, config.loss_over
+            )
+        if weights.ranking:
+            slots, log_probs = tree.demonstrated(checked_path(batch, self.world_model.num_actions))
+            terms["ranking"] = losses.ranking_loss(log_probs, slots >= 0)
         if weights.termination:
             assert isinstance(self.world_model, WorldModel)
             logits = self.world_model.end_logits(_of_action(tree.root_children, batch.action))

@@ -93,6 +93,7 @@ class Trainer:
             start=self.step,
             device=str(self.device),
             transform=AUGMENTATIONS[self.config.augment],
+            path=self.config.solver.iterations if self.config.solver.weights.ranking else 0,
         )
         while self.step < self.config.steps:
             self.batch = (self.step + 1, next(batches))
