@@ -8,3 +8,4 @@ gym.register(
     vector_entry_point="dtsn.envs.navigation:NavigationVectorEnv",
 )
 gym.register(id="dtsn/Procgen-v0", entry_point="dtsn.envs.procgen:ProcgenEnv")
+gym.register(id="dtsn/Game24-v0", entry_point="dtsn.envs.game24:Game24Env")

@@ -44,9 +44,10 @@ def state_of_hand(cards: Sequence[int]) -> int:
     graph = build_graph()
     try:
         hand = sorted(int(card) for card in cards if card == int(card))
+        fits = len(hand) == len(cards) == HAND and set(hand) <= set(CARDS)
     except (TypeError, ValueError, OverflowError):
-        hand = []
-    if len(hand) != HAND or len(hand) != len(cards) or not set(hand) <= set(CARDS):
+        fits = False
+    if not fits:
         raise UserError(f"a hand must be {HAND} whole numbers from 1 to {CARDS[-1]}, got {brief(cards)}")
     state = int(np.flatnonzero((graph.hands == hand).all(1))[0])
     if not graph.solutions[state]:
@@ -64,8 +65,8 @@ def _nearest(graph: StateGraph, hand: list[int]) -> str:
     return " ".join(map(str, hands[np.abs(hands - hand).sum(1).argmin()]))
 
 
-class Game24Env(gym.Env[Ints, int]):
-    """Observations are the state's number ``[1]`` in the table; ``info`` has the mask and the state's name.
+class Game24Env(gym.Env[np.int64, int]):
+    """Observations are states by their number in the table; ``info`` has the action mask and their names.
 
     ``reset(options={"hand": (3, 3, 8, 8)})`` deals a hand; otherwise one of the split is drawn.
     """
@@ -76,14 +77,14 @@ class Game24Env(gym.Env[Ints, int]):
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise UserError(f"render_mode must be ansi or None, got {render_mode!r}")
         self.graph, self.puzzles, self.render_mode = build_graph(), puzzles_of(split), render_mode
-        self.observation_space = gym.spaces.Box(0, len(self.graph) - 1, (1,), np.int64)
+        self.observation_space = gym.spaces.Discrete(len(self.graph))
         self.action_space = gym.spaces.Discrete(CHOICES)
         self._states: list[int] = []  # of the episode, from the hand on
         self._actions: list[int] = []
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Ints, dict[str, Any]]:
+    ) -> tuple[np.int64, dict[str, Any]]:
         """Deal ``options["hand"]``, or a hand of the split."""
         super().reset(seed=seed)
         hand = (options or {}).get("hand")
@@ -91,7 +92,7 @@ class Game24Env(gym.Env[Ints, int]):
         self._states, self._actions = [state], []
         return self._observation(), self._info()
 
-    def step(self, action: int) -> tuple[Ints, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
         """Take a decision; only those of the action mask can be taken."""
         if not self._states or len(self._actions) == DECISIONS:
             raise UserError("step must follow a reset and end after nine decisions: call reset first")
@@ -118,8 +119,8 @@ class Game24Env(gym.Env[Ints, int]):
         hand, *made = episode_text(self.graph, self._states, self._actions)
         return "\n".join([f"24 from {hand}", *(f"  {line}" for line in made[:-1]), made[-1]])
 
-    def _observation(self) -> Ints:
-        return np.array(self._states[-1:], np.int64)
+    def _observation(self) -> np.int64:
+        return np.int64(self._states[-1])
 
     def _info(self) -> dict[str, Any]:
         return {"action_mask": self.action_mask(), "state": self.graph.state_text(self._states[-1])}

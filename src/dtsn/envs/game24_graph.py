@@ -3,8 +3,7 @@
 A *state* is what is left on the table, a multiset of one to four rationals, and how far the operation at hand
 has come: nothing, its first operand, or first operand and operator. Nine decisions lead from a hand to one
 number: (operand, operator, operand) three times. Numbers that are left are kept in rising order; a decision
-names one of them by its place in that order, or an operator. Of equal numbers only the first can be named, so
-different decisions lead to different states.
+names one of them by its place in that order, or an operator. Of equal numbers only the first can be named.
 
 S states, V numbers. A rational is coded as ``numerator · 2^20 + denominator`` in an int64 while the table is
 built: both fit, as :func:`build_graph` checks.
