@@ -96,3 +96,15 @@ RERUN_PROCGEN = {
 }
 RERUN_PROCGEN_Z = {"search": 0.10, "treeqn": 0.27, "dtsn": 0.35}
 RERUN_PROCGEN_WINS = {"qnet": "13/16", "search": "16/16", "treeqn": "13/16"}
+
+# The follow-up's Game of 24 (Llama3-8B), success in percent: (solver, trajectories, T trained, T acting).
+FOLLOW_UP_GAME24 = {
+    **{("dtsn", n, 8, 8): rate for n, rate in ((1000, 31.46), (2000, 38.25), (10_000, 45.24))},
+    **{("search", n, 1, 8): rate for n, rate in ((1000, 12.45), (2000, 15.09), (10_000, 21.32))},
+    **{
+        ("dtsn", 2000, 1, T): rate
+        for T, rate in ((1, 20.75), (4, 31.51), (8, 38.16), (16, 49.76), (128, 89.29))
+    },
+    **{("dtsn", 2000, 8, T): rate for T, rate in ((16, 49.91), (128, 91.42))},
+    **{("dtsn", 2000, 16, T): rate for T, rate in ((16, 49.58), (128, 92.38))},
+}

@@ -1,0 +1,66 @@
+"""The Game of 24 as a known world, and playing it: nine decisions, a search before each."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dtsn.arrays import Bools, Ints
+from dtsn.envs.game24_graph import CHOICES, DECISIONS, OPERATORS, build_graph
+from dtsn.models.game24 import Game24Value, LookUp
+from dtsn.models.known import KnownModel, TableRules
+from dtsn.randomness import hashed_uniforms
+from dtsn.solvers.solver import Solver
+
+WIN = 10.0  # what 24 counts inside the search: see known_game24
+
+
+def known_game24(hidden: int = 128, embedding: int = 16, win: float = WIN) -> KnownModel:
+    """The world model: the rules as tables, and a fresh value network.
+
+    A win counts ``win`` instead of 1. That is the same as rewards and values in units of 1 with temperature
+    1 / win, in the expansion policy and in the conservative loss alike: values must differ by more than the
+    temperature for either to tell them apart.
+    """
+    graph = build_graph()
+    there = graph.next >= 0
+    rewards = np.where(there, graph.is_won[graph.next], False) * np.float32(win)
+    ends = there & (graph.decided[:, None] == DECISIONS - 1)
+    value = Game24Value(
+        graph.numerator / graph.denominator,
+        graph.numbers,
+        graph.operand,
+        graph.decided * (len(OPERATORS) + 1) + graph.operator + 1,
+        win,
+        hidden,
+        embedding,
+    )
+    return KnownModel(TableRules(graph.next.astype(np.int64), rewards, there, ends), value, CHOICES)
+
+
+def looked_up(solver: Solver) -> Solver:
+    """The same solver with its values computed once for all states, to play many games at little cost."""
+    model = solver.world_model
+    assert isinstance(model, KnownModel)
+    value = LookUp.of(model.value_head, len(build_graph()))
+    return Solver(
+        KnownModel(model.rules, value, model.num_actions),
+        solver.config,
+        observation_space=solver.observation_space,
+    ).eval()
+
+
+def play(solver: Solver, hands: Ints, seed: int = 0) -> Bools:
+    """Play each hand ``[P]`` once by the acting search; returns which were solved ``[P]``.
+
+    What the search draws depends on (seed, hand, decision) alone.
+    """
+    graph = build_graph()
+    state = np.asarray(hands, np.int64)
+    expansions = np.arange(solver.act_iterations)
+    for decision in range(DECISIONS):
+        draws = decision * len(expansions) + expansions  # [T]
+        uniforms = hashed_uniforms(seed, np.repeat(hands, len(draws)), np.tile(draws, len(hands)))
+        action = solver.act(state, uniforms=torch.as_tensor(uniforms.reshape(len(hands), -1)))
+        state = graph.next[state, action.cpu().numpy()].astype(np.int64)
+    return graph.is_won[state]

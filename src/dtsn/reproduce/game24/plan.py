@@ -1,0 +1,104 @@
+"""What to train and test on the Game of 24, every number of it. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from dtsn.config import LossWeights, SolverConfig, TrainConfig
+from dtsn.errors import UserError
+from dtsn.spelling import did_you_mean
+
+ACT_ITERATIONS = (1, 4, 8, 16, 128)
+RULES = ("greedy", "sample")
+TRAJECTORIES = (1000, 2000, 10_000)
+VALIDATED = 8  # T of the score that settings were chosen by, greedy, on validation puzzles
+HIDDEN, EMBEDDING = 128, 16
+ABLATIONS: dict[str, str] = {}  # settings beyond the paper, and how tables call them
+
+RECIPE = TrainConfig(
+    SolverConfig("dtsn", iterations=8, weights=LossWeights(q=0.1, cql=1.0)),
+    steps=1500,
+    batch_size=128,
+    learning_rate=2e-3,
+    learning_rate_warmup=50,
+    search_warmup=300,
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A solver and what it is trained with."""
+
+    solver: str
+    trajectories: int
+    train_iterations: int
+    ablation: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Names its files."""
+        return f"{self.ablation or self.solver}-{self.trajectories}-T{self.train_iterations}"
+
+    def config(self, seed: int, steps: int | None = None) -> TrainConfig:
+        """Every number of a run."""
+        solver = replace(RECIPE.solver, name=self.solver, iterations=self.train_iterations)
+        return replace(RECIPE, solver=solver, seed=seed, steps=steps or RECIPE.steps)
+
+
+# `search` trains with one step, which is D-TSN with T = 1: one run serves both.
+VARIANTS = {
+    variant.key: variant
+    for variant in (
+        *(Variant("search", trajectories, 1) for trajectories in TRAJECTORIES),
+        *(Variant("dtsn", trajectories, 8) for trajectories in TRAJECTORIES),
+        Variant("dtsn", 2000, 16),
+    )
+}
+
+
+class Cell(NamedTuple):
+    """A run."""
+
+    variant: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Game24Campaign:
+    """What to train, and where to put it."""
+
+    variants: tuple[str, ...] = tuple(VARIANTS)
+    """solver-trajectories-T, e.g. dtsn-2000-T16"""
+    seeds: int = 3
+    """runs of each"""
+    steps: int | None = None
+    """optimiser steps; the recipe's if not given"""
+    results: Path = Path("results/game24")
+    """folder for raw rows and the summary"""
+    runs: Path = Path("runs/game24")
+    """folder for logs and trained solvers"""
+
+    def __post_init__(self) -> None:
+        for name in self.variants:
+            if name not in VARIANTS:
+                known = ", ".join(VARIANTS)
+                raise UserError(f"variants must be of {known}, got {name!r}{did_you_mean(name, VARIANTS)}")
+        for name in ("seeds", "steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} must be at least 1, got {value}")
+
+    def cells(self) -> list[Cell]:
+        """All runs, seed by seed, so that an early stop leaves whole comparisons."""
+        return [Cell(variant, seed) for seed in range(self.seeds) for variant in self.variants]
+
+    def waiting(self) -> Iterator[Cell]:
+        """The runs that have no row yet."""
+        return (cell for cell in self.cells() if not self.path(cell).exists())
+
+    def path(self, cell: Cell) -> Path:
+        """The file of a run's results."""
+        return self.results / "rows" / f"{cell.variant}-{cell.seed}.json"
