@@ -19,7 +19,7 @@ from dtsn.models.known import KnownModel
 from dtsn.reproduce.game24 import run
 from dtsn.reproduce.game24.plan import ACT_ITERATIONS, RULES, VARIANTS, Cell, Game24Campaign
 from dtsn.reproduce.game24.report import build_game24_report, read_runs, scores, summarise
-from dtsn.reproduce.game24.run import acting, batches, run_campaign, train
+from dtsn.reproduce.game24.run import batches, run_campaign, train
 from dtsn.reproduce.jobs import DONE, Job
 from dtsn.solvers.solver import Solver
 
@@ -143,11 +143,11 @@ def test_campaign_goes_on_where_it_stopped_and_reports(tmp_path: Path) -> None:
     row = next(
         row
         for row in summary["rows"]
-        if (row["solver"], row["trajectories"], row["act_T"], row["rule"]) == ("dtsn", 10_000, 8, "greedy")
+        if (row["train_T"], row["trajectories"], row["act_T"], row["rule"]) == (8, 10_000, 8, "greedy")
     )
     wanted = {"trajectories", "train_T", "act_T", "solver", "rule", "success", "n", "seeds"}
     assert wanted <= set(row)
-    assert (row["train_T"], row["success"], row["n"], row["seeds"]) == (8, 9 / 200, 600, 3)
+    assert (row["solver"], row["success"], row["n"], row["seeds"]) == ("dtsn", 9 / 200, 600, 3)
     # Value-only training is D-TSN with T = 1: its runs stand for both.
     ones = [row for row in summary["rows"] if row["train_T"] == 1 and row["trajectories"] == 2000]
     assert {row["solver"] for row in ones} == {"dtsn", "search"}

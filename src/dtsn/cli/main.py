@@ -15,7 +15,13 @@ from dtsn.cli.demo import demo
 from dtsn.cli.doctor import doctor
 from dtsn.cli.evaluate import eval_navigation, eval_procgen, eval_run
 from dtsn.cli.inspect import plan, play, view
-from dtsn.cli.reproduce import report, reproduce_navigation, reproduce_online, reproduce_procgen
+from dtsn.cli.reproduce import (
+    report,
+    reproduce_game24,
+    reproduce_navigation,
+    reproduce_online,
+    reproduce_procgen,
+)
 from dtsn.cli.train import expert, export, train_file, train_navigation, train_procgen
 from dtsn.errors import UserError
 from dtsn.processes import interrupt_on_sigterm
@@ -61,7 +67,12 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "Repeat the paper's experiments": {
         "reproduce": Group(
             "Train and test every solver of the paper's tables",
-            {"navigation": reproduce_navigation, "procgen": reproduce_procgen, "online": reproduce_online},
+            {
+                "navigation": reproduce_navigation,
+                "procgen": reproduce_procgen,
+                "online": reproduce_online,
+                "game24": reproduce_game24,
+            },
         ),
         "report": report,
         "expert": Group("Train the expert that data are collected with", {"procgen": expert}),

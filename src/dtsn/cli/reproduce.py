@@ -12,6 +12,7 @@ import tyro
 from dtsn.cli.options import REPORT, RESULTS, at_least_one, pick_device
 from dtsn.cli.terminal import console, done, progress, stopped
 from dtsn.errors import UserError
+from dtsn.reproduce.game24.plan import Game24Campaign
 from dtsn.reproduce.navigation.plan import Campaign
 from dtsn.reproduce.online.run import OnlineCampaign
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
@@ -19,6 +20,7 @@ from dtsn.reproduce.procgen.plan import ProcgenCampaign
 NAVIGATION_CAMPAIGN = Campaign(results=RESULTS / "navigation")
 PROCGEN_CAMPAIGN = ProcgenCampaign(results=RESULTS / "procgen")
 ONLINE_CAMPAIGN = OnlineCampaign(results=RESULTS / "online")
+GAME24_CAMPAIGN = Game24Campaign(results=RESULTS / "game24")
 
 
 def reproduce_navigation(
@@ -124,6 +126,31 @@ def reproduce_online(
     done(f"wrote {', '.join(map(str, written))}", f"open {out}")
 
 
+def reproduce_game24(
+    campaign: Annotated[Game24Campaign, tyro.conf.arg(name="")] = GAME24_CAMPAIGN,
+    jobs: int = 2,
+) -> None:
+    """Learn the value of the known Game of 24, by D-TSN and by value-only training; test with more search.
+
+    Safe to interrupt: rerun the same command to continue; results that exist are skipped.
+
+    Example: dtsn reproduce game24 --variants dtsn-2000-T8 --seeds 1
+
+    Args:
+        campaign: what to run and where to put it.
+        jobs: single-threaded runs side by side; at most one per core pays.
+    """
+    from dtsn.reproduce.game24.run import run_campaign
+    from dtsn.reproduce.jobs import LocalProcesses
+
+    at_least_one(jobs=jobs)
+    waiting = len(list(campaign.waiting()))
+    console().print(f"{waiting} of {len(campaign.cells())} runs to do; logs in {campaign.runs}")
+    ends = run_campaign(campaign, LocalProcesses(jobs), command_line())
+    report_ends("runs", waiting, ((f"{cell.variant} seed {cell.seed}", end) for cell, end in ends))
+    done(f"wrote {campaign.results}", f"dtsn report --results {campaign.results.parent}")
+
+
 def command_line() -> str:
     """Return what was typed, to be kept beside the rows."""
     return " ".join(["dtsn", *sys.argv[1:]])
@@ -152,15 +179,17 @@ def report(
 ) -> None:
     """Write tables and figures from the raw rows of dtsn reproduce.
 
-    Writes a Markdown page for Navigation and one for Procgen, as far as there are rows.
+    Writes a Markdown page each for Navigation, Procgen and the Game of 24, as far as there are rows.
 
     Example: dtsn report --results report/results --out report/results.md
 
     Args:
         results: folder with the raw rows of dtsn reproduce.
-        out: Markdown file to write; its figures go to figures/ beside it, procgen-results.md too.
+        out: Markdown file to write; its figures go to figures/ beside it, and so do
+            procgen-results.md and game24-results.md.
         budget: of the Procgen rows to show; other budgets than cpu have pages and figures of their own.
     """
+    from dtsn.reproduce.game24.report import PAGE, build_game24_report
     from dtsn.reproduce.navigation.report import build_navigation_report
     from dtsn.reproduce.procgen.report import build_procgen_report
 
@@ -173,8 +202,10 @@ def report(
         written += more
     elif (results / "procgen" / "rows").is_dir():
         console().print(f"no rows of the {budget} budget in {results / 'procgen' / 'rows'}: see --budget")
+    written += build_game24_report(results / "game24", out.with_name(PAGE))
     if not written:
         raise UserError(
-            f"{results} has no rows of navigation or procgen ({budget} budget): dtsn reproduce makes them"
+            f"{results} has no rows of navigation or procgen ({budget} budget), nor of game24: "
+            "dtsn reproduce makes them"
         )
     done("wrote " + ", ".join(map(str, written)), f"read {written[0]}")

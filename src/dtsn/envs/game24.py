@@ -98,8 +98,9 @@ class Game24Env(gym.Env[np.int64, int]):
             raise UserError("step must follow a reset and end after nine decisions: call reset first")
         open_actions = np.flatnonzero(self.action_mask())
         if action not in open_actions:
+            here = self.graph.state_text(self._states[-1])
             raise UserError(
-                f"action must be one of {open_actions.tolist()} in {self.graph.state_text(self._states[-1])}, "
+                f"action must be one of {open_actions.tolist()} in {here}, "
                 f"got {brief(action)}: see the action mask"
             )
         self._actions.append(int(action))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class StateGraph:
         """``[S]`` how many sequences of decisions lead to 24."""
         found = self.is_won.astype(np.int64)
         starts = np.searchsorted(self.decided, np.arange(DECISIONS + 1))
-        for first, end in reversed(list(zip(starts[:-1], starts[1:], strict=True))):
+        for first, end in reversed(list(pairwise(starts))):
             children = self.next[first:end]
             found[first:end] = np.where(children >= 0, found[children], 0).sum(1)
         return found

@@ -46,6 +46,7 @@ def looked_up(solver: Solver) -> Solver:
     return Solver(
         KnownModel(model.rules, value, model.num_actions),
         solver.config,
+        solver.observation_shape,
         observation_space=solver.observation_space,
     ).eval()
 

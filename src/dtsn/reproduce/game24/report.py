@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dtsn.config import SOLVERS
-from dtsn.drawing import RULE, new_figure, save, tidy
+from dtsn.drawing import MUTED, RULE, new_figure, save, tidy
 from dtsn.reproduce.game24.plan import ABLATIONS, ACT_ITERATIONS, RULES, TRAJECTORIES, VALIDATED
 from dtsn.reproduce.markdown import table, write_text
 from dtsn.reproduce.paper import FOLLOW_UP_GAME24
@@ -70,7 +70,7 @@ def scores(runs: Runs) -> dict[Scenario, Score]:
             {seed: solved.count("1") / len(solved) for seed, solved in sorted(seeds.items())},
             sum(map(len, seeds.values())),
         )
-        for scenario, seeds in sorted(found.items(), key=lambda item: str(item[0]))
+        for scenario, seeds in sorted(found.items(), key=lambda item: tuple(part or "" for part in item[0]))
     }
 
 
@@ -123,11 +123,9 @@ def draw_success(found: dict[Scenario, Score], path: Path) -> Path:
                 if (s := Scenario(solver, 2000, iterations, None, act, rule)) in found
             ]
             if points and (solver, iterations) != ("search", 1):
-                act, mean, spread = np.array(points).T
-                colour = shades.get(iterations, "#6b7280")
-                axes.errorbar(
-                    act, 100 * mean, 100 * spread, color=colour, marker="o", capsize=3, label=f"T = {iterations}"
-                )
+                act, mean, spread = 100 * np.array(points).T
+                colour, label = shades.get(iterations, MUTED), f"T = {iterations}"
+                axes.errorbar(act / 100, mean, spread, color=colour, marker="o", capsize=3, label=label)
                 theirs = [
                     (act, FOLLOW_UP_GAME24[key])
                     for act in ACT_ITERATIONS
@@ -151,31 +149,32 @@ def _is_main(scenario: Scenario) -> bool:
 def page_text(runs: Runs, found: dict[Scenario, Score], picture: Path) -> str:
     """The page in Markdown."""
     seeds = sorted({run["seed"] for run in runs})
+    over = f"{len(seeds)} seed{'s' * (len(seeds) > 1)} of training"
     parts = [
         "# Game of 24: results",
-        "Success on the 530 test puzzles, in percent: the share of puzzles that end with 24 when each of the nine "
-        "decisions is taken by a search of T expansions from the state at hand. One game per puzzle and seed; mean "
-        f"over {len(seeds)} seed{'s' * (len(seeds) > 1)} of training, ± their standard deviation. What the game is and "
-        "how it is learned: [the Game of 24](game24.md). Made by `dtsn reproduce game24` and `dtsn report` from "
+        "Success on the 530 test puzzles, in percent: the share of puzzles that end with 24 when each of the "
+        "nine decisions is taken by a search of T expansions from the state at hand. One game per puzzle and "
+        f"seed; mean over {over}, ± their standard deviation. What the game is and how it is learned: "
+        "[the Game of 24](game24.md). Made by `dtsn reproduce game24` and `dtsn report` from "
         "`results/game24/rows`.",
         f"![Success against T when acting]({picture})",
         "Trained on 2,000 trajectories with T = 1, 8 and 16; the follow-up's numbers (Llama3-8B) are dashed.",
         "## More demonstrations",
-        "Acting with T = 8. *Value-only* is the solver `search`: one step in training, a search when acting. The "
-        "follow-up's counterpart is a search over a separately trained value (SFT + search).",
+        "Acting with T = 8. *Value-only* is the solver `search`: one step in training, a search when acting. "
+        "The follow-up's counterpart is a search over a separately trained value (SFT + search).",
         _by_trajectories(found),
         "## More search",
-        "Trained on 2,000 trajectories. With T = 1 D-TSN's loss is value-only training's, and the runs are the same.",
+        "Trained on 2,000 trajectories. With T = 1 D-TSN's loss is that of value-only training, and the runs "
+        "are the same.",
         *(_by_search(found, rule) for rule in RULES),
     ]
     if ablations := _ablations(found):
         parts += ["## Beyond the paper", ABLATION_TEXT, ablations]
     cost = [run["cpu_seconds"] for run in runs]
     weights = sorted({run["weights"] for run in runs})
-    parts.append(
-        f"A run has {', '.join(f'{w:,}' for w in weights)} weights and took {min(cost):.0f} to {max(cost):.0f} "
-        "seconds of one core to train."
-    )
+    shown = ", ".join(f"{count:,}" for count in weights)
+    seconds = f"{min(cost):.0f} to {max(cost):.0f} seconds"
+    parts.append(f"A run has {shown} weights and took {seconds} of one core to train.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -115,7 +115,9 @@ def test(solver: Solver) -> Iterator[dict[str, Any]]:
 def acting(solver: Solver, iterations: int, rule: Rule) -> Solver:
     """The same solver, acting with another T or rule."""
     config = dataclasses.replace(solver.config, act_iterations=iterations, act_rule=rule)
-    return Solver(solver.world_model, config, observation_space=solver.observation_space).eval()
+    return Solver(
+        solver.world_model, config, solver.observation_shape, observation_space=solver.observation_space
+    ).eval()
 
 
 def main() -> None:
