@@ -65,7 +65,7 @@ def _nearest(graph: StateGraph, hand: list[int]) -> str:
     return " ".join(map(str, hands[np.abs(hands - hand).sum(1).argmin()]))
 
 
-class Game24Env(gym.Env[np.int64, int]):
+class Game24Env(gym.Env):  # type: ignore[misc]
     """Observations are states by their number in the table; ``info`` has the action mask and their names.
 
     ``reset(options={"hand": (3, 3, 8, 8)})`` deals a hand; otherwise one of the split is drawn.
@@ -113,7 +113,7 @@ class Game24Env(gym.Env[np.int64, int]):
         mask: Bools = self.graph.next[self._states[-1]] >= 0
         return mask
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """The hand, the operations made so far and what is left."""
         if self.render_mode is None:
             return None

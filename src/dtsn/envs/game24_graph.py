@@ -53,7 +53,8 @@ class StateGraph:
         """``[S]`` whether 24 is left and nothing else."""
         number = self.numbers[:, 0]
         goal = (self.numerator == GOAL) & (self.denominator == 1)
-        return (self.decided == DECISIONS) & goal[number]
+        won: Bools = (self.decided == DECISIONS) & goal[number]
+        return won
 
     @cached_property
     def solutions(self) -> Ints:
@@ -174,7 +175,7 @@ class _Level:
         results, place = _distinct_sets(after)
         result = np.full(codes.shape, -1)
         result[exists] = place
-        return cls(sets, rests, result, results, picks, exists.any(-1))
+        return cls(sets, rests, result, results, picks, np.any(exists, axis=-1, keepdims=True)[..., 0])
 
     @property
     def size(self) -> int:

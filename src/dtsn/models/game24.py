@@ -30,6 +30,11 @@ class Game24Value(nn.Module):
         embedding: size of a number's embedding.
     """
 
+    slots: Tensor
+    kind: Tensor
+    bucket: Tensor
+    features: Tensor
+
     def __init__(
         self,
         amount: Float64s,
@@ -58,8 +63,8 @@ class Game24Value(nn.Module):
         self.net = nn.Sequential(
             nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, hidden // 2), nn.ReLU(), last
         )
-        for table in (self.number, self.phase):
-            nn.init.normal_(table.weight, std=0.5)
+        for embedded in (self.number, self.phase):
+            nn.init.normal_(embedded.weight, std=0.5)
         nn.init.zeros_(last.weight)
         nn.init.constant_(last.bias, -1.0)  # most states lead nowhere
 
@@ -74,6 +79,8 @@ class Game24Value(nn.Module):
 class LookUp(nn.Module):
     """A value ``[S]`` of every state, computed once: acting then costs no network."""
 
+    values: Tensor
+
     def __init__(self, values: Tensor):
         super().__init__()
         self.register_buffer("values", values)
@@ -83,13 +90,12 @@ class LookUp(nn.Module):
     def of(cls, value: nn.Module, states: int, at_once: int = 16384) -> LookUp:
         """The values that a module gives to states 0 … S − 1."""
         device = next(value.parameters()).device
-        parts = torch.arange(states, device=device).split(at_once)
+        parts = torch.split(torch.arange(states, device=device), at_once)
         return cls(torch.cat([value(part) for part in parts]))
 
     def forward(self, state: Tensor) -> Tensor:
         """States ``[B]`` -> values ``[B]``."""
-        found: Tensor = self.values[state]
-        return found
+        return self.values[state]
 
 
 def _last_bucket() -> int:

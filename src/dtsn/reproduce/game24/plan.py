@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from dtsn.config import LossWeights, SolverConfig, TrainConfig
+from dtsn.config import LossWeights, Rule, SolverConfig, TrainConfig
 from dtsn.errors import UserError
 from dtsn.spelling import did_you_mean
 
 ACT_ITERATIONS = (1, 4, 8, 16, 128)
-RULES = ("greedy", "sample")
+RULES: tuple[Rule, ...] = ("greedy", "sample")
 TRAJECTORIES = (1000, 2000, 10_000)
 VALIDATED = 8  # T of the score that settings were chosen by, greedy, on validation puzzles
 HIDDEN, EMBEDDING = 128, 16
