@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import gymnasium
 import torch
 from torch import Tensor
 
@@ -55,6 +56,25 @@ def check_support(config: SolverConfig, model: WorldModel | KnownModel) -> None:
     if config.merge and not hasattr(model, "key"):
         raise UserError(
             "merge must be False for a world model that has no key, got True: set network.encoder to 'maps'"
+        )
+
+
+def checked_actions(space: gymnasium.Space[Any]) -> int:
+    """The number of actions of ``space``, which must be ``Discrete(A)`` from 0."""
+    if not isinstance(space, gymnasium.spaces.Discrete):
+        raise UserError(f"action_space must be Discrete, got {space}: D-TSN plans over discrete actions")
+    if space.start != 0:
+        raise UserError(f"action_space must start at 0, got {space}: shift the actions first")
+    return int(space.n)
+
+
+def check_own_model(model: WorldModel | KnownModel, num_actions: int, alone: bool) -> None:
+    """Refuse a caller's world model with other actions, or beside settings of modules to make."""
+    if not alone:
+        raise UserError("world_model must come without network and encoder, got one of them too")
+    if model.num_actions != num_actions:
+        raise UserError(
+            f"world_model must have the {num_actions} actions of action_space, got {model.num_actions}"
         )
 
 

@@ -52,6 +52,21 @@ def read_rows(
     return tensor, lead
 
 
+def read_batch(
+    observation: Any,
+    space: gymnasium.Space[Any] | None,
+    shape: tuple[int, ...] | None,
+    like: Tensor,
+    name: str = "observation",
+) -> tuple[Observation, tuple[int, ...]]:
+    """Read observations that must come as a batch ``[B, ...]``, with one leading dimension."""
+    rows, lead = read_rows(observation, space, shape, like, name)
+    if len(lead) != 1:
+        inner = "..." if shape is None else ", ".join(map(str, shape))
+        raise UserError(f"{name} must have shape [B, {inner}] with B > 0, got {[*lead, *(shape or ())]}")
+    return rows, lead
+
+
 def _read_parts(
     observation: Any, space: gymnasium.spaces.Dict | gymnasium.spaces.Tuple, like: Tensor, name: str
 ) -> tuple[Observation, tuple[int, ...]]:

@@ -23,26 +23,29 @@ import torch
 from torch import Tensor, nn
 
 from dtsn.batch import Batch, Observation, map_arrays
-from dtsn.config import SOLVERS, NetworkConfig, PlannerName, Rule, SolverConfig
+from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
 from dtsn.errors import UserError
 from dtsn.models.build import make_world_model
 from dtsn.models.known import KnownModel
 from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel, update_average
-from dtsn.search import SearchTree, best_first_search, full_expansion
+from dtsn.search import SearchTree
 from dtsn.solvers import losses, saving
 from dtsn.solvers.checks import (
     check_batch,
+    check_own_model,
     check_support,
     check_valid,
-    checked_path,
+    checked_actions,
     checked_weight,
     without_given,
 )
 from dtsn.solvers.export import Export, export_solver_graph
 from dtsn.solvers.losses import LossTerms
-from dtsn.solvers.observations import read_mask, read_rows, read_uniforms
+from dtsn.solvers.objective import loss_terms
+from dtsn.solvers.observations import read_batch, read_mask, read_rows, read_uniforms
 from dtsn.solvers.one_row_kernel import one_row_action
+from dtsn.solvers.planning import act_iterations, grow_trees
 
 
 class Solver(nn.Module):
@@ -108,21 +111,10 @@ class Solver(nn.Module):
         Returns:
             A module from observations ``[B, ...]`` to Q-values ``[B, A]``.
         """
-        if not isinstance(action_space, gymnasium.spaces.Discrete):
-            raise UserError(
-                f"action_space must be Discrete, got {action_space}: D-TSN plans over discrete actions"
-            )
-        if action_space.start != 0:
-            raise UserError(f"action_space must start at 0, got {action_space}: shift the actions first")
+        num_actions = checked_actions(action_space)
         config = solver if isinstance(solver, SolverConfig) else SolverConfig(solver)
         if world_model is not None:
-            if network is not None or encoder is not None:
-                raise UserError("world_model must come without network and encoder, got one of them too")
-            if world_model.num_actions != action_space.n:
-                raise UserError(
-                    f"world_model must have the {action_space.n} actions of action_space, "
-                    f"got {world_model.num_actions}"
-                )
+            check_own_model(world_model, num_actions, alone=network is None and encoder is None)
             made = cls(world_model, config, observation_space=observation_space, network=NetworkConfig())
             made.own = "world_model"
             return made
@@ -130,7 +122,7 @@ class Solver(nn.Module):
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            model = make_world_model(observation_space, int(action_space.n), network, encoder)
+            model = make_world_model(observation_space, num_actions, network, encoder)
         made = cls(model, config, observation_space=observation_space, network=network)
         made.own = None if encoder is None else "encoder"
         return made
@@ -286,17 +278,8 @@ class Solver(nn.Module):
         # What was compiled holds this solver's weights: copies compile for themselves.
         return self.__dict__ | {"_compiled": None}
 
-    def _best_action(
-        self,
-        latent: Tensor,
-        lead: tuple[int, ...],
-        invalid_actions: Any,
-        uniforms: Any,
-        generator: torch.Generator | None,
-        deterministic: bool,
-    ) -> Tensor:
-        tree = self._tree(True, latent, lead, invalid_actions, uniforms, generator, deterministic)
-        return tree.q.argmax(1)
+    def _best_action(self, *search: Any) -> Tensor:
+        return self._tree(True, *search).q.argmax(1)
 
     def td_target(
         self,
@@ -357,37 +340,9 @@ class Solver(nn.Module):
         latent = self.world_model.encode(observation)
         tree = self._tree(False, latent, lead, None, uniforms, generator, iterations=iterations)
         check_valid(batch.action, tree.node_mask)
-        terms = {
-            "q": losses.q_loss(tree.q_values, batch.action, batch.q_target),  # [B, T]
-            "cql": losses.cql_loss(tree.q_values, batch.action),  # [B, T]
-        }
+        target = self._target(batch.next_observation, lead) if "transition" in self.losses else None
+        terms = loss_terms(self.losses, config, self.world_model, batch, tree, target)
         weights = config.weights
-        after_each = weights.q * terms["q"] + weights.cql * terms["cql"]  # L_t
-        over_all = config.loss_over == "all"
-        terms = {name: term.mean(1) if over_all else term[:, -1] for name, term in terms.items()}
-        if "transition" in self.losses:
-            assert isinstance(self.world_model, WorldModel)
-            predicted = self.world_model.state(_of_action(tree.root_children, batch.action))
-            terms["transition"] = losses.transition_loss(
-                predicted, self._target(batch.next_observation, lead)
-            )
-            if batch.next_valid is not None:  # what no environment showed is nothing to learn
-                terms["transition"] = terms["transition"].where(batch.next_valid, 0.0)
-        if "reward" in self.losses:
-            terms["reward"] = losses.reward_loss(tree.root_rewards, batch.action, batch.reward)
-        if "expansion" in self.losses and weights.expansion:
-            terms["expansion"] = losses.expansion_loss(
-                tree.log_probs, after_each, config.telescoping, config.loss_over
-            )
-        if weights.ranking:
-            slots, log_probs = tree.demonstrated(checked_path(batch, self.world_model.num_actions))
-            terms["ranking"] = losses.ranking_loss(log_probs, slots >= 0)
-        if weights.termination:
-            assert isinstance(self.world_model, WorldModel)
-            logits = self.world_model.end_logits(_of_action(tree.root_children, batch.action))
-            terms["termination"] = losses.termination_loss(logits, batch.terminated)
-        if "reward" in self.losses and weights.conservative_reward:
-            terms["conservative_reward"] = losses.conservative_reward_loss(tree.root_rewards)
         if weights.conservative_value:
             assert isinstance(self.world_model, MapWorldModel)
             unseen = self.world_model.unseen(observation, generator)
@@ -402,42 +357,9 @@ class Solver(nn.Module):
             assert isinstance(self.world_model, WorldModel)
             update_average(self.target_encoder, self.world_model.encoder, self.config.target_decay)
 
-    def _tree(
-        self,
-        acting: bool,
-        latent: Tensor,
-        lead: tuple[int, ...],
-        invalid_actions: Any,
-        uniforms: Any,
-        generator: torch.Generator | None,
-        deterministic: bool = False,
-        iterations: int | None = None,
-    ) -> SearchTree:
-        """The search trees of ``latent [B, ...]`` by the planner of acting or of training."""
-        config = self.config
-        planner: PlannerName = self.kind.acting_planner if acting else self.kind.training_planner
-        closed = read_mask(invalid_actions, lead, self.world_model.num_actions, latent.device)
-        if planner != "best_first":
-            depth = config.depth if planner == "full" else 1
-            return full_expansion(
-                self.world_model, latent, depth=depth, discount=config.discount, invalid_actions=closed
-            )
-        # The loss needs log-probabilities of the choices, so training draws by the expansion policy.
-        rule: Rule = config.act_rule if acting else "sample"
-        expansions = self.act_iterations if acting else iterations or config.iterations
-        return best_first_search(
-            self.world_model,
-            latent,
-            iterations=expansions,
-            rule="greedy" if deterministic else rule,
-            temperature=config.temperature,
-            epsilon=config.epsilon,
-            discount=config.discount,
-            invalid_actions=closed,
-            uniforms=read_uniforms(uniforms, lead, expansions),
-            generator=generator,
-            merge=acting and config.merge,
-        )
+    def _tree(self, acting: bool, *search: Any, iterations: int | None = None) -> SearchTree:
+        """Grow the trees of acting or training; ``search`` is what :func:`grow_trees` takes, in order."""
+        return grow_trees(self.world_model, self.config, acting, *search, iterations=iterations)
 
     def q_of_rows(
         self, rows: Tensor, uniforms: Tensor | None, invalid_actions: Tensor | None, deterministic: bool
@@ -450,7 +372,7 @@ class Solver(nn.Module):
     @property
     def act_iterations(self) -> int:
         """T when acting."""
-        return self.config.act_iterations or self.config.iterations
+        return act_iterations(self.config)
 
     def _target(self, next_observation: Observation, lead: tuple[int, ...]) -> Tensor:
         assert self.target_encoder is not None
@@ -466,20 +388,10 @@ class Solver(nn.Module):
         self, observation: Any, name: str = "observation", batched: bool = False
     ) -> tuple[Observation, tuple[int, ...]]:
         """Observations ``[B, ...]`` on the solver's device, and the leading dimensions they came with."""
-        shape, space = self.observation_shape, self.observation_space
+        shape, space, like = self.observation_shape, self.observation_space, self._any_tensor()
         try:
-            rows, lead = read_rows(observation, space, shape, self._any_tensor(), name)
-            if batched and len(lead) != 1:
-                inner = "..." if shape is None else ", ".join(map(str, shape))
-                got = [*lead, *(shape or ())]
-                raise UserError(f"{name} must have shape [B, {inner}] with B > 0, got {got}")
+            return (read_batch if batched else read_rows)(observation, space, shape, like, name)
         except ValueError as error:
             if self.environment is None:
                 raise
             raise UserError(f"{error}; the solver was trained on {self.environment}") from error
-        return rows, lead
-
-
-def _of_action(children: Tensor, action: Tensor) -> Tensor:
-    """Children ``[B, A, ...]`` -> the one by each sample's action ``[B, ...]``."""
-    return children[torch.arange(len(action), device=action.device), action]
