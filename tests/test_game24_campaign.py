@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -17,11 +18,13 @@ from dtsn.experts.game24 import demonstrate
 from dtsn.models.game24 import LookUp
 from dtsn.models.known import KnownModel
 from dtsn.reproduce.game24 import run
-from dtsn.reproduce.game24.plan import ACT_ITERATIONS, RULES, VARIANTS, Cell, Game24Campaign
+from dtsn.reproduce.game24.plan import ABLATIONS, ACT_ITERATIONS, RULES, VARIANTS, Cell, Game24Campaign
 from dtsn.reproduce.game24.report import build_game24_report, read_runs, scores, summarise
 from dtsn.reproduce.game24.run import batches, run_campaign, train
 from dtsn.reproduce.jobs import DONE, Job
+from dtsn.settings import flat
 from dtsn.solvers.solver import Solver
+from dtsn.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,12 @@ def test_batches_show_every_decision_once_in_an_epoch() -> None:
     seen = torch.cat([batch.observation for batch in batches(data, 36, 10, 0)])  # type: ignore[misc]
     assert sorted(seen.tolist()) == sorted(data.states[:, :-1].ravel().tolist())
     first = next(batches(data, 36, 1, 0))
+    graph, end = build_graph(), first.observation.numpy()  # type: ignore[union-attr]
+    assert first.path is not None
+    assert (first.path[:, 0] == first.action).all()
+    for action in first.path.numpy().T:  # every path leads to 24
+        end = np.where(action < 0, end, graph.next[end, action])
+    assert graph.is_won[end].all()
     assert (first.terminated == (first.reward > 0)).all()
     assert (first.q_target == WIN).all()
 
@@ -158,6 +167,19 @@ def test_campaign_goes_on_where_it_stopped_and_reports(tmp_path: Path) -> None:
     assert "| D-TSN, trained with T = 8 | greedy | 4.5 ± 0.5 | 4.5 ± 0.5 | 4.5 ± 0.5 |" in page.read_text()
     assert "| *T = 16, follow-up* | – | – | – | 49.6 | 92.4 |" in page.read_text()
     assert build_game24_report(tmp_path / "nothing", page) == []
+
+
+def test_ablations_change_one_setting_and_can_be_trained() -> None:
+    plain = VARIANTS["dtsn-2000-T8"].config(0)
+    for ablation in ABLATIONS:
+        variant = VARIANTS[f"{ablation}-2000-T8"]
+        changed = flat(dataclasses.asdict(variant.config(0)))
+        assert sum(value != changed[name] for name, value in flat(dataclasses.asdict(plain)).items()) == 1
+        config = dataclasses.replace(variant.config(0), search_warmup=0)
+        trainer = Trainer(config, (), 4, world_model=known_game24(16, 4))
+        metrics = [trainer.update(batch) for batch in batches(demonstrate(50, 0), 32, 2, 0)]
+        assert np.isfinite(metrics[-1]["loss"])
+        assert ("ranking" in metrics[-1]) == (ablation == "ranking")
 
 
 @pytest.mark.parametrize("wrong", [{"variants": ("dtsn",)}, {"seeds": 0}, {"steps": 0}])

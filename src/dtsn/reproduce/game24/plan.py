@@ -16,7 +16,11 @@ RULES: tuple[Rule, ...] = ("greedy", "sample")
 TRAJECTORIES = (1000, 2000, 10_000)
 VALIDATED = 8  # T of the score that settings were chosen by, greedy, on validation puzzles
 HIDDEN, EMBEDDING = 128, 16
-ABLATIONS: dict[str, str] = {}  # settings beyond the paper, and how tables call them
+# Settings beyond the paper, and how tables call them.
+ABLATIONS = {
+    "anytime": "loss averaged over all iterations",
+    "ranking": "ranking loss, weight 0.1: the demonstrated path outranks other open nodes",
+}
 
 RECIPE = TrainConfig(
     # Demonstrations always win: their target says little, and pulls every value up where it weighs much.
@@ -46,6 +50,10 @@ class Variant:
     def config(self, seed: int, steps: int | None = None) -> TrainConfig:
         """Every number of a run."""
         solver = replace(RECIPE.solver, name=self.solver, iterations=self.train_iterations)
+        if self.ablation == "anytime":
+            solver = replace(solver, loss_over="all")
+        if self.ablation == "ranking":
+            solver = replace(solver, weights=replace(solver.weights, ranking=0.1))
         return replace(RECIPE, solver=solver, seed=seed, steps=steps or RECIPE.steps)
 
 
@@ -56,6 +64,7 @@ VARIANTS = {
         *(Variant("search", trajectories, 1) for trajectories in TRAJECTORIES),
         *(Variant("dtsn", trajectories, 8) for trajectories in TRAJECTORIES),
         Variant("dtsn", 2000, 16),
+        *(Variant("dtsn", 2000, 8, ablation) for ablation in ABLATIONS),
     )
 }
 
@@ -72,7 +81,7 @@ class Game24Campaign:
     """What to train, and where to put it."""
 
     variants: tuple[str, ...] = tuple(VARIANTS)
-    """solver-trajectories-T, e.g. dtsn-2000-T16"""
+    """solver (or ablation)-trajectories-T, e.g. dtsn-2000-T16"""
     seeds: int = 3
     """runs of each"""
     steps: int | None = None
@@ -93,8 +102,9 @@ class Game24Campaign:
                 raise UserError(f"{name} must be at least 1, got {value}")
 
     def cells(self) -> list[Cell]:
-        """All runs, seed by seed, so that an early stop leaves whole comparisons."""
-        return [Cell(variant, seed) for seed in range(self.seeds) for variant in self.variants]
+        """All runs, seed by seed, so that an early stop leaves whole comparisons; ablations come last."""
+        cells = [Cell(variant, seed) for seed in range(self.seeds) for variant in self.variants]
+        return sorted(cells, key=lambda cell: VARIANTS[cell.variant].ablation is not None)
 
     def waiting(self) -> Iterator[Cell]:
         """The runs that have no row yet."""

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from dtsn.arrays import Ints
 from dtsn.batch import Batch
 from dtsn.config import Rule
 from dtsn.envs.game24 import puzzles_of
-from dtsn.envs.game24_graph import CHOICES
+from dtsn.envs.game24_graph import CHOICES, DECISIONS
 from dtsn.evaluation.game24 import WIN, known_game24, looked_up, play
 from dtsn.experts.game24 import Demonstrations, demonstrate
 from dtsn.processes import prepare
@@ -87,6 +88,7 @@ def batches(data: Demonstrations, size: int, number: int, seed: int) -> Iterator
     last = np.zeros(data.actions.shape, bool)
     last[:, -1] = True
     ends, order = last.ravel(), np.empty(0, np.int64)
+    paths = np.stack([_from(data.actions, start) for start in range(DECISIONS)], 1).reshape(-1, DECISIONS)
     for _ in range(number):
         while len(order) < size:
             order = np.append(order, rng.permutation(len(states)))
@@ -99,8 +101,14 @@ def batches(data: Demonstrations, size: int, number: int, seed: int) -> Iterator
                 "q_target": np.full(size, WIN),
                 "next_observation": following[rows],
                 "terminated": ends[rows],
+                "path": paths[rows],
             }
         )
+
+
+def _from(actions: Ints, start: int) -> Ints:
+    """The decisions ``[N, 9]`` from number ``start`` on; −1 after the last."""
+    return np.pad(actions[:, start:], ((0, 0), (0, start)), constant_values=-1)
 
 
 def test(solver: Solver) -> Iterator[dict[str, Any]]:
