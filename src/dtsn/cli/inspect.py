@@ -19,11 +19,13 @@ from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
 
 if TYPE_CHECKING:
     from dtsn.inspection import SearchDocument
+    from dtsn.solvers.solver import Solver
 
 
 def plan(
     run: tyro.conf.Positional[Path | None] = None,
     state: Path | None = None,
+    hand: tuple[int, int, int, int] | None = None,
     level: int = SHOWN_LEVEL,
     exits: Literal[1, 2] = 1,
     exit_layout: Layout | None = None,
@@ -47,6 +49,7 @@ def plan(
         run: a run folder or a checkpoint; the shipped D-TSN if not given.
         state: show an observation (.npy) or a saved search (.json) instead of a level. A saved search is
             shown as it is, unless run, iterations, rule or temperature ask for a new one.
+        hand: four cards of the Game of 24 instead of a level, for a run of dtsn reproduce game24.
         level: Navigation level; test levels are 2000000 to 2999999.
         exits: number of exits of the hall.
         exit_layout: exits anywhere on the walls, or on opposite sides; as trained if not given.
@@ -63,12 +66,14 @@ def plan(
     if out is not None and out.suffix not in (".svg", ".png", ".json"):
         raise UserError(f"out must end in .svg, .png or .json, got {out}")
     at_least_one(lines=lines)
-    from dtsn.inspection import describe_navigation, write_search
+    from dtsn.inspection import describe_game24, describe_navigation, write_search
     from dtsn.inspection.text import search_text
 
     prepare(threads)
     search: dict[str, Any] = {"iterations": iterations, "rule": rule, "temperature": temperature}
-    if state is None:
+    if hand is not None:
+        document = describe_game24(load_game24(run, device), hand, time=time, seed=seed, **search)
+    elif state is None:
         options = trained_halls(run, exits, exit_layout)
         solver = load(run, device)
         document = describe_navigation(solver, level, options, time=time, seed=seed, **search)
@@ -103,8 +108,18 @@ def plan_state(
     return search_again(load(run, device), document, seed=seed, **search)
 
 
+def load_game24(run: Path | None, device: str) -> Solver:
+    """Load a solver of the Game of 24: its rules are the package's, a folder holds its weights."""
+    if run is None:
+        raise UserError("run must be given with a hand: dtsn reproduce game24 trains solvers")
+    from dtsn.evaluation.game24 import known_game24
+
+    return load(run, device, world_model=known_game24())
+
+
 def play(
     run: tyro.conf.Positional[Path | None] = None,
+    hand: tuple[int, int, int, int] | None = None,
     level: int = SHOWN_LEVEL,
     exits: Literal[1, 2] = 1,
     exit_layout: Layout | None = None,
@@ -125,6 +140,7 @@ def play(
 
     Args:
         run: a run folder or a checkpoint; the shipped D-TSN if not given.
+        hand: four cards of the Game of 24 instead of a level, for a run of dtsn reproduce game24.
         level: Navigation level; test levels are 2000000 to 2999999.
         exits: number of exits of the hall.
         exit_layout: exits anywhere on the walls, or on opposite sides; as trained if not given.
@@ -139,13 +155,23 @@ def play(
     """
     if out is not None and out.suffix != ".gif":
         raise UserError(f"out must end in .gif, got {out}")
+    if out is not None and hand is not None:
+        raise UserError(f"out must be left out for a hand, whose games are shown as text, got {out}")
     if not 0 <= delay <= 60:
         raise UserError(f"delay must be from 0 to 60 seconds, got {delay}")
-    from dtsn.inspection import watch_navigation
+    from dtsn.inspection import watch_game24, watch_navigation
 
     prepare(threads)
-    options = trained_halls(run, exits, exit_layout)
     search: dict[str, Any] = {"iterations": iterations, "rule": rule, "temperature": temperature}
+    if hand is not None:
+        from dtsn.inspection.text import show_episode
+
+        game = watch_game24(load_game24(run, device), hand, seed=seed, **search)
+        steps, outcome = show_episode(game, console(), delay)
+        console().print(f"{outcome} after {steps} decisions")
+        cards = " ".join(map(str, hand))
+        return done("nothing written", f"dtsn plan {run} --hand {cards} --time 3")
+    options = trained_halls(run, exits, exit_layout)
     decisions = watch_navigation(load(run, device), level, options, seed=seed, **search)
     if out is None:
         from dtsn.inspection.text import show_episode

@@ -51,6 +51,13 @@ def looked_up(solver: Solver) -> Solver:
     ).eval()
 
 
+def search_noise(hands: Ints, seed: int, decision: int, iterations: int) -> torch.Tensor:
+    """The random numbers ``[P, T]`` of a decision's searches, one row for each hand ``[P]``."""
+    draws = decision * iterations + np.arange(iterations)  # [T]
+    uniforms = hashed_uniforms(seed, np.repeat(hands, iterations), np.tile(draws, len(hands)))
+    return torch.as_tensor(uniforms.reshape(len(hands), iterations))
+
+
 def play(solver: Solver, hands: Ints, seed: int = 0) -> Bools:
     """Play each hand ``[P]`` once by the acting search; returns which were solved ``[P]``.
 
@@ -58,10 +65,8 @@ def play(solver: Solver, hands: Ints, seed: int = 0) -> Bools:
     """
     graph = build_graph()
     state = np.asarray(hands, np.int64)
-    expansions = np.arange(solver.act_iterations)
     for decision in range(DECISIONS):
-        draws = decision * len(expansions) + expansions  # [T]
-        uniforms = hashed_uniforms(seed, np.repeat(hands, len(draws)), np.tile(draws, len(hands)))
-        action = solver.act(state, uniforms=torch.as_tensor(uniforms.reshape(len(hands), -1)))
+        uniforms = search_noise(hands, seed, decision, solver.act_iterations)
+        action = solver.act(state, uniforms=uniforms)
         state = graph.next[state, action.cpu().numpy()].astype(np.int64)
     return graph.is_won[state]

@@ -9,6 +9,7 @@ from dtsn.inspection.document import (
     to_json,
     write_search,
 )
+from dtsn.inspection.game24 import describe_game24, watch_game24
 from dtsn.inspection.navigation import (
     describe_hall,
     describe_navigation,
@@ -20,6 +21,7 @@ from dtsn.inspection.navigation import (
 __all__ = [
     "SearchDocument",
     "check_search",
+    "describe_game24",
     "describe_hall",
     "describe_navigation",
     "describe_observation",
@@ -30,6 +32,7 @@ __all__ = [
     "read_search",
     "search_again",
     "to_json",
+    "watch_game24",
     "watch_navigation",
     "with_search",
     "write_search",

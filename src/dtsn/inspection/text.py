@@ -158,6 +158,8 @@ def show_episode(
 
 def _hall_of(document: SearchDocument, outcome: str = "") -> list[Text]:
     scene = document["scene"]
+    if scene is not None and scene["kind"] == "text":
+        return [Text(scene["text"])]
     return [hall_text(document, scene, outcome)] if scene is not None and scene["kind"] == "grid" else []
 
 

@@ -21,13 +21,14 @@ from dtsn.config import SOLVERS, SolverConfig, TrainConfig
 from dtsn.envs.navigation import MOVES
 from dtsn.envs.procgen import FRAME_SHAPE, GAMES, NUM_ACTIONS
 from dtsn.errors import UserError
+from dtsn.evaluation.game24 import known_game24
 from dtsn.inspection.describe import check_size
 from dtsn.inspection.document import SearchDocument
 from dtsn.settings import config_from_dict
 from dtsn.solvers.solver import Solver
 from dtsn.training.loading import load_solver, observation_in
 from dtsn.training.runs import Environment, RunFolder
-from dtsn.viewer.replay import GymWorld, Navigation, Procgen, World
+from dtsn.viewer.replay import Game24, GymWorld, Navigation, Procgen, World
 
 MAX_ITERATIONS = 200
 MAX_RUNS = 500  # listed; more are found by name
@@ -100,7 +101,8 @@ class Library:
 
     def _load(self, path: Path, folder: Path, _changed: int) -> Shown:
         world = _examined(path, folder).world
-        return Shown(load_solver(folder, self.device), world)
+        rules = known_game24() if isinstance(world, Game24) else None
+        return Shown(load_solver(folder, self.device, world_model=rules), world)
 
     def _find(self, name: str) -> Path:
         """The folder of a name. What lies outside is unknown, however the path gets there."""
@@ -179,13 +181,12 @@ def _examined(path: Path, folder: Path) -> _Run:
     try:
         state = load_state(folder)
         config = config_from_dict(TrainConfig, state.get("config")).solver
-        trained_on, seen = _trained_on(path, state), observation_in(state)
-        shape, actions = (
-            seen if isinstance(seen, tuple) else seen.shape,
-            count_in(state, "num_actions", 2**16),
-        )
+        trained_on, actions = _trained_on(path, state), count_in(state, "num_actions", 2**16)
         check_bounds(config, actions)
-        world = _world(shape, actions, trained_on.id)
+        if trained_on.id == Game24.name:
+            return _Run(config, Game24(), {}, None)
+        seen = observation_in(state)
+        world = _world(seen if isinstance(seen, tuple) else seen.shape, actions, trained_on.id)
         return _Run(config, world, trained_on.options, count_in(state, "step", 2**53))
     except (KeyError, AttributeError) as error:
         raise CheckpointError(f"its state.json lacks {error}") from error
@@ -257,8 +258,10 @@ def _world(shape: tuple[int, ...], actions: int, env_id: str) -> World:
 
 
 @lru_cache(8)
-def _registered(env_id: str) -> GymWorld:
+def _registered(env_id: str) -> World:
     """One of the package's own environments, which may name states by a method ``label(latent)``."""
+    if env_id == Game24.name:
+        return Game24()
     env = gymnasium.make(env_id, render_mode="ansi")
     return GymWorld(env, label=getattr(env.unwrapped, "label", None))
 
@@ -268,6 +271,8 @@ def _trained_on(path: Path, state: dict[str, Any]) -> Environment:
     said = RunFolder(path).environment()
     if said is not None:
         return said
+    if state.get("environment") == Game24.name:  # a solver that was saved
+        return Environment(Game24.name, {})
     exported = state.get("env")
     if isinstance(exported, dict) and isinstance(exported.get("options"), dict):
         return Environment(str(exported.get("id")), exported["options"])

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtsn.arrays import Bools, Bytes, Ints
+from dtsn.envs.game24 import puzzles_of
+from dtsn.envs.game24_graph import DECISIONS, build_graph
 from dtsn.envs.navigation import ACTION_NAMES, EXIT_LAYOUTS, MOVES, NavigationOptions, make_levels, step
 from dtsn.envs.procgen import ACTION_NAMES as PROCGEN_ACTIONS
 from dtsn.envs.procgen import GAMES, SPLITS, ProcgenEnv, ProcgenOptions
@@ -25,6 +27,7 @@ from dtsn.evaluation.navigation import evaluate_navigation
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.inspection.describe import Label, describe_procgen, describe_search, picture, with_search
 from dtsn.inspection.document import Picture, SearchDocument, Source, Words
+from dtsn.inspection.game24 import PLACES, decide, describe_game24, game_text
 from dtsn.inspection.navigation import describe_navigation
 from dtsn.solvers.solver import Solver
 
@@ -254,6 +257,34 @@ class Procgen(World):
             solver, played.observation, ask["level"], time=time, seed=ask["seed"], **ask["search"]
         )
         return state, document
+
+
+class Game24(World):
+    """The Game of 24; levels are the test puzzles, over and over."""
+
+    name, actions, level = "dtsn/Game24-v0", PLACES, 0
+
+    def answer(self, solver: Solver, ask: Ask) -> tuple[State, SearchDocument | None]:
+        """The operations so far and what is left, and the search as in an evaluation."""
+        _refuse_unknown(ask["options"], {})
+        graph, puzzles, made = build_graph(), puzzles_of("test"), ask["actions"]
+        hand = int(puzzles[ask["level"] % len(puzzles)])
+        if len(made) > DECISIONS:
+            raise UserError(f"actions must end with the game, after {DECISIONS}, got {len(made)}")
+        states = decide(hand, made)
+        over = len(made) == DECISIONS
+        outcome = None if not over else "goal" if graph.is_won[states[-1]] else "over"
+        status = {None: f"Decision {len(made)} of {DECISIONS}.", "goal": "Solved.", "over": "Not solved."}
+        state: State = {
+            "time": len(made),
+            "outcome": outcome,
+            "status": status[outcome],
+            "scene": {"kind": "text", "text": game_text(states, made)},
+        }
+        if over:
+            return state, None
+        cards = graph.hands[hand].tolist()
+        return state, describe_game24(solver, cards, actions=made, seed=ask["seed"], **ask["search"])
 
 
 Render: TypeAlias = Callable[[gymnasium.Env], Bytes | str | None]

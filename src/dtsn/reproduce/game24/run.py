@@ -145,6 +145,7 @@ def main() -> None:
         "validation": float(validation.mean()),
         "tests": list(test(quick)),
     }
+    solver.environment = "dtsn/Game24-v0"
     solver.save(folder)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     replace_durably(Path(path), (json.dumps(found) + "\n").encode())
