@@ -489,7 +489,7 @@ MISTAKES = {
     "unknown solver": (("train", "--solver.name", "qnett"), "did you mean 'qnet'"),
     "unknown encoder": (("train", "--network.encoder", "gird"), "grid"),
     "unknown variant": (("reproduce", "--variants", "dtsnn"), "did you mean 'dtsn'?"),
-    "no variants": (("reproduce", "--variants"), "give at least one variant"),
+    "no variants": (("reproduce", "--variants"), "at least one variant"),
     "unknown domain": (
         ("collect", "progcen"),
         "takes navigation|procgen, got 'progcen'; did you mean 'procgen'?",

@@ -324,7 +324,7 @@ def test_procgen_itself_is_learned_from(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"game": "conrun"}, "did you mean 'coinrun'"),
-        ({"game": "bigfish", "mode": "memory"}, "bigfish has no mode 'memory', choose one of easy, hard"),
+        ({"game": "bigfish", "mode": "memory"}, "mode must be one of easy, hard for bigfish, got 'memory'"),
         ({"num_levels": 10**10}, "num_levels must be 1 to .*, got 10000000000"),
     ],
 )

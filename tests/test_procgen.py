@@ -168,7 +168,7 @@ def test_gymnasium_plays_the_same_levels(alone: dict[int, Played]) -> None:
     [
         ("conrun", "easy", "game must be .* got 'conrun'; did you mean 'coinrun'?"),
         ("pong", "easy", "game must be one of bigfish, .*starpilot, got 'pong'$"),
-        ("bigfish", "memory", "bigfish has no mode 'memory', choose one of easy, hard"),
+        ("bigfish", "memory", "mode must be one of easy, hard for bigfish, got 'memory'"),
     ],
 )
 def test_unknown_games_and_modes(game: str, mode: str, said: str) -> None:

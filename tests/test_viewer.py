@@ -357,7 +357,7 @@ def pixels(address: str) -> np.ndarray:
     ("bad", "sentence"),
     [
         ({"options": {"game": "Leaper"}}, "did you mean 'leaper'"),
-        ({"options": LEAPER | {"mode": "memory"}}, "leaper has no mode 'memory'"),
+        ({"options": LEAPER | {"mode": "memory"}}, "for leaper, got 'memory'"),
         ({"options": LEAPER | {"exits": "1"}}, "options must be among game, mode, got 'exits'"),
         ({"actions": [15]}, "actions must be below 15, got 15"),
         ({"actions": [4] * (MAX_ACTIONS + 1)}, "at most 1000 items"),

@@ -89,7 +89,7 @@ class ProcgenOptions:
             raise UserError(f"game must be one of {', '.join(GAMES)}, got {self.game!r}{hint}")
         if self.mode not in GAMES[self.game]:
             raise UserError(
-                f"{self.game} has no mode {self.mode!r}, choose one of {', '.join(GAMES[self.game])}"
+                f"mode must be one of {', '.join(GAMES[self.game])} for {self.game}, got {self.mode!r}"
             )
 
     @property

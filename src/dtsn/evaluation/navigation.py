@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dtsn.arrays import Bools, Float32s, Ints
 from dtsn.envs.navigation import Levels, NavigationOptions, make_levels, observe, step
@@ -108,10 +109,7 @@ def actor(solver: Solver, start: Levels, seed: int = 0, temperature: float | Non
 
     def act(active: Ints, robot: Ints, time: int) -> Ints:
         actions = np.empty(len(active), dtype=np.int64)
-        for part in batches(len(active)):
-            rows = active[part]
-            observation = torch.from_numpy(observe(start.walls[rows], start.goal[rows], robot[part]))
-            uniforms = search_noise(start.seeds[rows], seed, time, solver.act_iterations)
+        for part, rows, observation, uniforms in questions(solver, start, active, robot, seed, time):
             if temperature is None:
                 actions[part] = solver.act(observation, uniforms=uniforms).cpu().numpy()
             else:
@@ -120,6 +118,20 @@ def actor(solver: Solver, start: Levels, seed: int = 0, temperature: float | Non
         return actions
 
     return act
+
+
+def questions(
+    solver: Solver, start: Levels, active: Ints, robot: Ints, seed: int, time: int
+) -> Iterator[tuple[Ints, Ints, Tensor, Tensor]]:
+    """Split the ``active [n]`` levels into batches that a solver decides at once.
+
+    Yields the part of ``active``, its levels ``[B]``, observations ``[B, 3, H, W]`` and the uniforms
+    ``[B, T]`` of their searches.
+    """
+    for part in batches(len(active)):
+        rows = active[part]
+        observation = torch.from_numpy(observe(start.walls[rows], start.goal[rows], robot[part]))
+        yield part, rows, observation, search_noise(start.seeds[rows], seed, time, solver.act_iterations)
 
 
 def is_deterministic(solver: Solver, temperature: float | None = None) -> bool:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from dtsn.arrays import Bools, Float32s, Ints
-from dtsn.envs.navigation import NavigationOptions, make_levels, observe, step
-from dtsn.evaluation.navigation import Progress, batches, is_deterministic, play, search_noise
+from dtsn.envs.navigation import NavigationOptions, make_levels, step
+from dtsn.evaluation.navigation import Progress, is_deterministic, play, questions
 from dtsn.evaluation.rows import PlanRow
 from dtsn.experts.value_iteration import optimal_values
 from dtsn.search import SearchTree
@@ -38,10 +37,7 @@ def evaluate_plans(
 
     def act(active: Ints, robot: Ints, time: int) -> Ints:
         actions = np.empty(len(active), dtype=np.int64)
-        for part in batches(len(active)):
-            rows = active[part]
-            observation = torch.from_numpy(observe(start.walls[rows], start.goal[rows], robot[part]))
-            uniforms = search_noise(start.seeds[rows], seed, time, solver.act_iterations)
+        for part, rows, observation, uniforms in questions(solver, start, active, robot, seed, time):
             tree = solver.plan(observation, uniforms=uniforms)
             actions[part] = tree.q.argmax(1).cpu().numpy()
             blocked, shortest = check_plans(

@@ -155,7 +155,7 @@ def _encoder_name(space: gymnasium.spaces.Box, config: NetworkConfig) -> Encoder
     """The encoder that ``auto`` stands for, or the named one if it can read the shape."""
     shape, name = space.shape, config.encoder
     if name not in get_args(EncoderName):
-        raise UserError(f"unknown encoder {name!r}; choose from {', '.join(get_args(EncoderName))}")
+        raise UserError(f"encoder must be one of {', '.join(get_args(EncoderName))}, got {name!r}")
     if len(shape) not in (1, 3):
         raise UserError(
             f"observations must be vectors [D] or planes [C, H, W], got shape {shape}: "

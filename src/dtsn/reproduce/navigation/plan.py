@@ -65,12 +65,12 @@ class Campaign:
 
     def __post_init__(self) -> None:
         if not self.variants:
-            raise UserError("give at least one variant")
+            raise UserError("variants must name at least one variant, got none")
         for name in self.variants:
             if name not in VARIANTS and name not in GROUPS:
                 hint = did_you_mean(name, [*VARIANTS, *GROUPS])
                 raise UserError(
-                    f"unknown variant {name!r}, choose from {', '.join([*GROUPS, *VARIANTS])}{hint}"
+                    f"variant must be one of {', '.join([*GROUPS, *VARIANTS])}, got {name!r}{hint}"
                 )
         for name in ("seeds", "steps", "levels", "act_levels", "plan_levels", "validation_levels"):
             value = getattr(self, name)

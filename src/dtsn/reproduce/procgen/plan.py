@@ -55,11 +55,11 @@ class ProcgenCampaign:
             ("budget", (self.budget,), PROCGEN_BUDGETS),
         ):
             if not names and what != "solver":
-                raise UserError(f"give at least one {what}")
+                raise UserError(f"{what}s must name at least one {what}, got none")
             for name in names:
                 if name not in known:
                     hint = did_you_mean(name, known)
-                    raise UserError(f"unknown {what} {name!r}, choose from {', '.join(known)}{hint}")
+                    raise UserError(f"{what} must be one of {', '.join(known)}, got {name!r}{hint}")
         if self.seeds < 1:
             raise UserError(f"seeds must be at least 1, got {self.seeds}")
 

@@ -28,7 +28,7 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
     come from ``results/bench.json``, if it is there.
     """
     if budget not in PROCGEN_BUDGETS:
-        raise UserError(f"unknown budget {budget!r}, choose from {', '.join(PROCGEN_BUDGETS)}")
+        raise UserError(f"budget must be one of {', '.join(PROCGEN_BUDGETS)}, got {budget!r}")
     folder, suffix = results / "procgen", "" if budget == "cpu" else f"-{budget}"
     episodes = _read_episodes(folder / "rows" / budget, PROCGEN_TITLES)
     if not episodes:
