@@ -41,7 +41,7 @@ from dtsn.models.encoders import GridEncoder, ImpalaEncoder
 from dtsn.processes import interrupt_on_sigterm
 from dtsn.reproduce.navigation.variants import NAVIGATION, VARIANTS
 from dtsn.settings import config_from_dict
-from dtsn.solvers import solver as solvers
+from dtsn.solvers import planning
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.solver import Solver
 from dtsn.storage import RunInUseError
@@ -216,13 +216,13 @@ def test_learning_rate_rises_and_falls_along_a_cosine(dataset: Dataset) -> None:
 
 def test_search_warmup_expands_once(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     searched = []
-    real = solvers.best_first_search
+    real = planning.best_first_search
 
     def spy(*arguments: Any, **options: Any) -> Any:
         searched.append(options["iterations"])
         return real(*arguments, **options)
 
-    monkeypatch.setattr(solvers, "best_first_search", spy)
+    monkeypatch.setattr(planning, "best_first_search", spy)
     list(make(dataset, replace(CONFIG, steps=5)).run(dataset))
     assert searched == [1, 1, 1, 3, 3]
 
