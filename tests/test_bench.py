@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from dtsn.bench import deciding
+from dtsn.bench.deciding import OnTensors, _ratios, make_solver, mctx_decisions, ways_of_acting
+from dtsn.bench.mctx_policy import mctx_policy, one_core
 from dtsn.bench.page import TARGETS, Target, performance_page, write_bench
 from dtsn.bench.per_sample import search_one_sample
 from dtsn.bench.runtime import RUNTIME_TABLE, frames_step
@@ -88,6 +92,8 @@ def small_result() -> dict:
         {"part": "search", **vars(Case(4, 10, 1, 64)), "ms": {"train": 2.0, "infer": 1.0}}
         | {name: [1.5, 0.1] for name in pairs},
         {"part": "acting", "ms": {"all": 2.0, "encoder": 0.1}},
+        {"part": "deciding", "batch": 1, "ms": {"act": 0.5, "compiled": 0.125}},
+        {"part": "deciding", "batch": 64, "ms": {"act": 4.25}},
         {"part": "runtime", "solver": "TreeQN (depth 3)", "seconds": 9.0, "over_qnet": 70.0}
         | {"paper_over_qnet": None, "peak_gb": 0.9},
         {"part": "precision", "float32_over_bfloat16": 1.1},
@@ -101,14 +107,48 @@ def small_result() -> dict:
 
 
 def test_verdict_leaves_room_for_noise() -> None:
-    low, high = Target("", 5.0), Target("", 300.0, at_most=False)
-    assert [low.verdict(value) for value in (4.0, 4.9, 5.4, 6.0)] == ["yes", "borderline", "borderline", "no"]
-    assert [high.verdict(value) for value in (400, 310, 280, 200)] == [
-        "yes",
-        "borderline",
-        "borderline",
-        "no",
-    ]
+    target = Target("", 5.0)
+    verdicts = [target.verdict(value) for value in (4.0, 4.9, 5.4, 6.0)]
+    assert verdicts == ["yes", "borderline", "borderline", "no"]
+    assert Target("a figure").verdict(4.0) == Target("a figure").wanted == "–"
+
+
+def test_ways_of_acting_decide_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(3, 4, 1, 6)
+    solvers = make_solver(case), make_solver(case, OnTensors)
+    arrays, tensors = (solver.world_model.for_one_row() for solver in solvers)
+    assert arrays is not None
+    assert tensors is None
+    for observation in torch.rand(20, 6):
+        ours, theirs = (solver.act(observation, deterministic=True) for solver in solvers)
+        assert torch.equal(ours, theirs)
+    monkeypatch.setattr(deciding, "compiled_kernel", lambda: None)  # Numba takes ten seconds
+    assert [*ways_of_acting(case, None)] == ["act", "greedy on tensors"]
+
+
+def test_fastest_way_counts_and_what_is_missing_is_left_out() -> None:
+    times = {"act": np.full(3, 4.0), "compiled": np.full(3, 1.0), "mctx, 40 simulations": np.full(3, 2.0)}
+    assert _ratios(1, times, ["act", "compiled"], ["mctx, 40 simulations"]) == {
+        "act_b1_over_mctx40": (0.5, 0.0)
+    }
+    times |= {"exported, greedy": np.full(3, 1.0), "greedy on tensors": np.full(3, 4.0)}
+    assert _ratios(1, times, ["act"], []) == {"act_export_over_eager_b1": (0.25, 0.0)}
+    assert _ratios(64, times, ["act"], []) == {}
+
+
+def test_without_mctx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mctx", None)
+    assert mctx_decisions(Case(3, 2, 1, 4)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 3])
+def test_mctx_decides(batch: int) -> None:
+    pytest.importorskip("mctx")
+    with one_core():
+        action = mctx_policy(Case(3, 2, batch, 4), 6)()
+    assert action.shape == (batch,)
+    assert ((action >= 0) & (action < 3)).all()
 
 
 def test_page_shows_every_target_and_explains_those_not_clearly_kept() -> None:
@@ -117,10 +157,19 @@ def test_page_shows_every_target_and_explains_those_not_clearly_kept() -> None:
     explained = rest.partition("## ")[0]
     for target in TARGETS.values():
         assert target.title in headline
-        assert (target.title in explained) == (target.verdict(2.0) != "yes")
+        assert (target.title in explained) == (target.verdict(2.0) in ("no", "borderline"))
     assert "123,456" in page
     assert "2.5 GB (T=200)" in page
     assert "out of memory" in page
+    assert "| act | 0.50 | 4.25 |" in page
+    assert "| compiled | 0.12 | – |" in page
+    assert "Not measured" not in page
+
+
+def test_page_names_what_was_not_measured() -> None:
+    result = small_result()
+    del result["ratios"]["act_b1_over_mctx40"]
+    assert f"Not measured in this run: {TARGETS['act_b1_over_mctx40'].title}.\n" in performance_page(result)
 
 
 def test_result_is_written_as_json_and_page(tmp_path) -> None:

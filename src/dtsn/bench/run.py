@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dtsn.bench.acting import acting_latency, compiled_acting
+from dtsn.bench.deciding import deciding
 from dtsn.bench.environments import pipeline
 from dtsn.bench.growth import growth
 from dtsn.bench.page import TARGETS
@@ -23,18 +24,28 @@ def run_bench(
     began = time.perf_counter()
     rows: list[Row] = []
     ratios: dict[str, tuple[float, float]] = {}
-    parts = (search_against_modules, acting_latency, runtime_table, per_sample_against_ours, growth, pipeline)
+    parts = (
+        search_against_modules,
+        acting_latency,
+        deciding,
+        runtime_table,
+        per_sample_against_ours,
+        growth,
+        pipeline,
+    )
     for part in parts:
         progress((part.__doc__ or "").splitlines()[0].rstrip("."))
         for row in part(quick):
             ratios |= row.pop("ratios", {})
             rows.append(row)
+    if not {"act_b1_over_mctx40", "act_export_over_eager_b1"} <= ratios.keys():
+        progress("Rows were left out for want of jax, mctx or onnxruntime: pip install 'dtsn[bench]'")
     if compiled:
         progress("Acting compiled by torch.compile: a minute")
         rows.append(compiled_acting())
     return {
         "ratios": {
-            name: {"value": round(value, 4), "target": TARGETS[name].limit, "spread": round(spread, 4)}
+            name: {"value": float(f"{value:.5g}"), "target": TARGETS[name].limit, "spread": round(spread, 4)}
             for name, (value, spread) in sorted(ratios.items())
         },
         "machine": {**machine(), "seconds": round(time.perf_counter() - began), "quick": quick},

@@ -128,7 +128,7 @@ def search_against_modules(quick: bool) -> Iterator[Row]:
     cases += [
         Case(a, t, b, 16, spatial=True) for a, t, b in sizes if t * b <= 160
     ]  # larger maps take minutes
-    headline = {Case(a, 10, 256, 256) for a in (4, 15)} | {Case(4, 10, 1, 64)}
+    headline = {Case(a, 10, 256, 256) for a in (4, 15)} | {Case(4, 10, 1, 64), Case(4, 10, 32, 64)}
     if quick:
         cases = [case for case in cases if case in headline]
     for case in cases:
@@ -148,6 +148,8 @@ def search_against_modules(quick: bool) -> Iterator[Row]:
             row["ratios"] = {f"train_over_modules_a{a}_b256": found["train_over_bare"]}
             if a == 15:
                 row["ratios"]["train_over_fused_a15_b256"] = found["train_over_fused"]
+        elif case in headline and case.batch == 32:
+            row["ratios"] = {"train_over_modules_a4_b32_l64": found["train_over_bare"]}
         elif case in headline:
             row["ratios"] = {"infer_over_modules_a4_b1": found["infer_over_bare"]}
         yield row

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+import dtsn
+
 Row = dict[str, Any]  # one line of a result
 Times = dict[str, np.ndarray]  # name -> seconds of every round
 
@@ -58,4 +60,5 @@ def machine() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "dtsn": dtsn.__version__,
     }

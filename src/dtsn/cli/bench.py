@@ -34,7 +34,7 @@ def bench(
     result = run_bench(quick=quick, compiled=compile, progress=console().print)
     for name, found in result["ratios"].items():
         target = TARGETS[name]
-        sign, verdict = "≤" if target.at_most else "≥", target.verdict(found["value"])
-        console().print(f"{target.title}: {found['value']:.2f} (target {sign} {target.limit:g}: {verdict})")
+        verdict = target.verdict(found["value"])
+        console().print(f"{target.title}: {found['value']:.2f} (target {target.wanted}: {verdict})")
     written = write_bench(result, out, page)
     done("wrote " + ", ".join(map(str, written)), f"read {page}")

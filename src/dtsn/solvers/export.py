@@ -7,6 +7,7 @@ The graph takes observations ``[B, ...]`` with any B and answers with Q-values `
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,9 +136,15 @@ def _write_onnx(program: torch.export.ExportedProgram, decision: Decision, path:
     except ImportError as error:
         raise ImportError("ONNX is not installed: pip install 'dtsn[export]'") from error
     names = list(decision.inputs)
-    written = torch.onnx.export(
-        program, input_names=names, output_names=list(OUTPUTS), dynamo=True, verbose=False
-    )
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it warns of packages that nothing here needs
+    try:
+        written = torch.onnx.export(
+            program, input_names=names, output_names=list(OUTPUTS), dynamo=True, verbose=False
+        )
+    finally:
+        logger.setLevel(level)
     assert written is not None
     written.save(path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

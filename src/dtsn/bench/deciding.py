@@ -1,0 +1,102 @@
+"""The ways of acting side by side: on tensors, as it is, compiled, exported, and mctx's."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from dtsn.bench.mctx_policy import mctx_policy, one_core
+from dtsn.bench.search import Case
+from dtsn.bench.timing import Row, Times, interleave, milliseconds, ratio
+from dtsn.config import SolverConfig
+from dtsn.models.world_model import WorldModel
+from dtsn.solvers.one_row_kernel import compiled_kernel
+from dtsn.solvers.solver import Solver
+
+Decide = Callable[[], object]
+
+
+class OnTensors(WorldModel):
+    """A world model whose modules run on tensors in any case: subclasses offer no arrays."""
+
+
+def make_solver(case: Case, kind: type[WorldModel] = WorldModel) -> Solver:
+    """D-TSN with the modules of ``case``."""
+    model = case.world_model()
+    parts = model.encoder, model.transition, model.reward_head, model.value_head
+    space = gymnasium.spaces.Box(0, 1, (case.latent,), np.float32)
+    config = SolverConfig("dtsn", iterations=case.iterations)
+    return Solver(kind(*parts, case.actions, model.latent_shape), config, observation_space=space).eval()
+
+
+def ways_of_acting(case: Case, run_exported: Callable[[Any], object] | None) -> dict[str, Decide]:
+    """Our decisions for ``case.batch`` observations, by name."""
+    observation = case.observation().numpy()
+    solver, on_tensors = make_solver(case), make_solver(case, OnTensors)
+    found: dict[str, Decide] = {
+        "act": lambda: solver.act(observation),
+        "greedy on tensors": lambda: on_tensors.act(observation, deterministic=True),
+    }
+    if case.batch == 1 and compiled_kernel() is not None:
+        compiled = make_solver(case)
+        compiled.compile_acting()
+        found["compiled"] = lambda: compiled.act(observation)
+    if run_exported is not None:
+        found["exported, greedy"] = lambda: run_exported(observation)
+    return found
+
+
+def exported(solver: Solver) -> Callable[[Any], object] | None:
+    """The solver's decision by onnxruntime on one thread, as a function of observations; None without it."""
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = solver.export(Path(folder) / "solver.onnx").path
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda observation: session.run(None, {"observation": observation})
+
+
+def deciding(quick: bool) -> Iterator[Row]:
+    """Ways of acting, and mctx with as many model evaluations."""
+    with one_core():
+        run_exported = exported(make_solver(Case(4, 10, 1, 64)))
+        for batch in (1, 64):
+            case = Case(4, 10, batch, 64)
+            ways, others = ways_of_acting(case, run_exported), mctx_decisions(case)
+            times = interleave(ways | others, 1.0 if quick else 4.0)
+            yield {
+                "part": "deciding",
+                **vars(case),
+                "ms": milliseconds(times),
+                "ratios": _ratios(batch, times, [*ways], [*others]),
+            }
+
+
+def mctx_decisions(case: Case) -> dict[str, Decide]:
+    """With as many model evaluations as ours, and for one row with a quarter of them; none without mctx."""
+    simulations = [40, 10] if case.batch == 1 else [40]
+    try:
+        return {f"mctx, {n} simulations": mctx_policy(case, n) for n in simulations}
+    except ImportError:
+        return {}
+
+
+def _ratios(batch: int, times: Times, ours: list[str], others: list[str]) -> dict[str, tuple[float, float]]:
+    """The best of our ways against each of the others, and an exported graph against tensors."""
+    found = {
+        f"act_b{batch}_over_mctx{name.split()[1]}": min(ratio(times, way, name) for way in ours)
+        for name in others
+    }
+    if batch == 1 and "exported, greedy" in times:
+        found["act_export_over_eager_b1"] = ratio(times, "exported, greedy", "greedy on tensors")
+    return found
