@@ -146,7 +146,7 @@ def test_without_mctx(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mctx_decides(batch: int) -> None:
     pytest.importorskip("mctx")
     with one_core():
-        action = mctx_policy(Case(3, 2, batch, 4), 6)()
+        action = np.asarray(mctx_policy(Case(3, 2, batch, 4), 6)())
     assert action.shape == (batch,)
     assert ((action >= 0) & (action < 3)).all()
 

@@ -73,7 +73,8 @@ def deciding(quick: bool) -> Iterator[Row]:
         for batch in (1, 64):
             case = Case(4, 10, batch, 64)
             ways, others = ways_of_acting(case, run_exported), mctx_decisions(case)
-            times = interleave(ways | others, 1.0 if quick else 4.0)
+            # Decisions among decisions, as in an episode: ten in a row.
+            times = interleave(ways | others, 1.0 if quick else 4.0, calls=10 if batch == 1 else 1)
             yield {
                 "part": "deciding",
                 **vars(case),

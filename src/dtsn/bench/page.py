@@ -64,8 +64,8 @@ dtsn bench --compile            # and acting through torch.compile, a minute mor
 ```
 
 Every ratio is of functions called in turn in one process, on one thread: the median over rounds, ± half the
-width of the middle half. *Bare modules* are layers of the same sizes as one would call them without a tree: the
-encoder on B rows, then T times transition, reward and value on B·A rows with the one-hot action
+width of the middle half. *Bare modules* are layers of the same sizes as one would call them without a tree:
+the encoder on B rows, then T times transition, reward and value on B·A rows with the one-hot action
 concatenated, forward and backward.
 *Fused modules* are the library's own `expand` and `value`, whose first layers run on B rows, and so does the
 whole reward head, which has an output for each action; what is above those is the search alone.

@@ -22,8 +22,13 @@ Row = dict[str, Any]  # one line of a result
 Times = dict[str, np.ndarray]  # name -> seconds of every round
 
 
-def interleave(functions: dict[str, Callable[[], object]], seconds: float, rounds: int = 3) -> Times:
-    """Call the functions in turn, for ``seconds`` and at least ``rounds`` times, after a call to warm up."""
+def interleave(
+    functions: dict[str, Callable[[], object]], seconds: float, rounds: int = 3, calls: int = 1
+) -> Times:
+    """Call the functions in turn, for ``seconds`` and at least ``rounds`` times, after a call to warm up.
+
+    A turn is so many ``calls`` in a row, and its time that of one of them.
+    """
     for function in functions.values():
         function()
     times: dict[str, list[float]] = {name: [] for name in functions}
@@ -31,8 +36,9 @@ def interleave(functions: dict[str, Callable[[], object]], seconds: float, round
     while done < rounds or time.perf_counter() < end:
         for name, function in functions.items():
             start = time.perf_counter()
-            function()
-            times[name].append(time.perf_counter() - start)
+            for _ in range(calls):
+                function()
+            times[name].append((time.perf_counter() - start) / calls)
         done += 1
     return {name: np.array(values) for name, values in times.items()}
 

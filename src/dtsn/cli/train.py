@@ -248,24 +248,41 @@ def expert(
 
 
 def export(
-    run: tyro.conf.Positional[Path] = Path("runs/dtsn-0"), out: tyro.conf.Positional[Path] = Path("solver")
+    run: tyro.conf.Positional[Path] = Path("runs/dtsn-0"),
+    out: tyro.conf.Positional[Path] = Path("solver"),
+    onnx: bool = False,
+    pt2: bool = False,
+    uniforms: bool = False,
+    mask: bool = False,
 ) -> None:
     """Write the solver of a run without its training state: a small folder for dtsn.load_solver and eval.
 
-    A name that ends with .onnx or .pt2 gets the whole decision as one graph, compared with the solver.
+    With --onnx or --pt2, or a name that ends so, write the whole decision as one graph and compare it.
 
     Example: dtsn export runs/dtsn-0 my-solver
 
     Args:
         run: run folder or checkpoint.
         out: folder or graph to write.
+        onnx: write a graph for ONNX runtimes.
+        pt2: write a graph for torch.export.
+        uniforms: let the graph draw expansions by an input; otherwise it is greedy.
+        mask: let the graph take invalid actions as an input.
     """
     from dtsn.training.loading import export_solver, load_solver
 
-    if out.suffix in (".onnx", ".pt2"):
-        found = load_solver(run).export(out)
+    if onnx and pt2:
+        raise UserError("name one of --onnx and --pt2, got both")
+    suffix = ".onnx" if onnx else ".pt2" if pt2 else out.suffix
+    if suffix in (".onnx", ".pt2"):
+        path = out if out.suffix == suffix else out.with_name(out.name + suffix)
+        found = load_solver(run).export(path, uniforms=uniforms, mask=mask)
         equal = f"{100 * found.equal_actions:.0f}% equal actions"
-        done(f"wrote {out}: Q-values differ by at most {found.difference:.1e}, {equal}", "see docs/export.md")
+        done(
+            f"wrote {path}: Q-values differ by at most {found.difference:.1e}, {equal}", "see docs/export.md"
+        )
         return
+    if uniforms or mask:
+        raise UserError("--uniforms and --mask are inputs of a graph: add --onnx or --pt2")
     export_solver(run, out)
     done(f"wrote {out}", f"dtsn eval {out}")

@@ -52,8 +52,10 @@ def perceptrons(model: WorldModel) -> Perceptrons | None:
     ):
         return None
     layers = transition.last, reward.first, reward.last, value.first, value.last
-    if any(type(layer) is not nn.Linear for layer in layers) or _is_watched(model):
+    if any(type(layer) is not nn.Linear for layer in layers):
         return None
+    if any(m._forward_hooks or m._forward_pre_hooks for m in (transition, reward, value, *layers)):
+        return None  # somebody wants to see the calls
     of_layers = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
     parameters = [transition.weight, transition.action_bias, *of_layers]
     first = parameters[0]
@@ -65,14 +67,6 @@ def perceptrons(model: WorldModel) -> Perceptrons | None:
         return None
     arrays = [parameter.detach().numpy() for parameter in parameters]
     return Perceptrons._make([*arrays, value.scale])
-
-
-def _is_watched(model: WorldModel) -> bool:
-    """Whether calls of the modules are to be seen by hooks."""
-    modules = model.transition, model.reward_head, model.value_head
-    return any(
-        part._forward_hooks or part._forward_pre_hooks for module in modules for part in module.modules()
-    )
 
 
 class OneRowModel:

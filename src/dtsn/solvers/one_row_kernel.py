@@ -84,7 +84,7 @@ def one_row_action(
         config.epsilon,
         config.discount,
     )
-    return torch.tensor([q.argmax()])
+    return torch.tensor([int(q.argmax())])
 
 
 def make_kernel(plain: Compile, reordering: Compile) -> Kernel:
