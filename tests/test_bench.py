@@ -17,6 +17,7 @@ from dtsn.bench.page import TARGETS, Target, performance_page, write_bench
 from dtsn.bench.per_sample import search_one_sample
 from dtsn.bench.runtime import RUNTIME_TABLE, frames_step
 from dtsn.bench.search import BareModules, Case, search_functions
+from dtsn.bench.small import small_step
 from dtsn.bench.timing import interleave, machine, ratio
 from dtsn.search import best_first_search
 from reference import random_model, reference_search
@@ -32,6 +33,11 @@ def test_interleave_calls_in_turn_after_a_warm_up() -> None:
     times = interleave({name: lambda name=name: calls.append(name) for name in "ab"}, 0, rounds=2)
     assert calls == ["a", "b"] * 3
     assert [len(values) for values in times.values()] == [2, 2]
+
+
+def test_parts_of_a_small_step_run() -> None:
+    (row,) = small_step(True)
+    assert row["ms"].keys() == {"whole step", "bare modules", "fused modules", "choosing nodes", "backup"}
 
 
 @pytest.mark.parametrize("spatial", [False, True])
@@ -92,6 +98,7 @@ def small_result() -> dict:
         {"part": "search", **vars(Case(4, 10, 1, 64)), "ms": {"train": 2.0, "infer": 1.0}}
         | {name: [1.5, 0.1] for name in pairs},
         {"part": "acting", "ms": {"all": 2.0, "encoder": 0.1}},
+        {"part": "small", **vars(Case(4, 10, 32, 64)), "ms": {"whole step": 3.0, "backup": 0.5}},
         {"part": "deciding", "batch": 1, "ms": {"act": 0.5, "compiled": 0.125}},
         {"part": "deciding", "batch": 64, "ms": {"act": 4.25}},
         {"part": "runtime", "solver": "TreeQN (depth 3)", "seconds": 9.0, "over_qnet": 70.0}
@@ -163,6 +170,7 @@ def test_page_shows_every_target_and_explains_those_not_clearly_kept() -> None:
     assert "out of memory" in page
     assert "| act | 0.50 | 4.25 |" in page
     assert "| compiled | 0.12 | – |" in page
+    assert "latent 64: whole step 3.0 ms, backup 0.5 ms." in page
     assert "Not measured" not in page
 
 

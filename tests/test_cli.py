@@ -224,6 +224,8 @@ def test_train_and_eval(folder: Path, inside: Callable[..., str]) -> None:
     inside("eval", "runs/q", "--levels", "20", "--split", "validation", "--rule", "greedy", "--seed", "3")
     assert (run / "evaluation/exits-1-T10-greedy-validation-seed3.csv.gz").exists()
     assert [path.read_bytes() for path in rows] == before
+    said = inside("export", "runs/q", "graph", "--pt2", "--mask")
+    assert "wrote graph.pt2: Q-values differ by at most" in " ".join(said.split())
     inside("export", "runs/q", "solver")
     inside("eval", "solver", "--levels", "20")
     assert [path.read_bytes() for path in rows] == [
@@ -481,6 +483,8 @@ MISTAKES = {
     "play backwards": (("play", "--delay", "-1"), "delay must be from 0 to 60 seconds, got -1"),
     "play with no run": (("play", "missing"), "missing is neither a checkpoint nor a run folder"),
     "export of no run": (("export",), "runs/dtsn-0 is neither a checkpoint nor a run folder"),
+    "export to both": (("export", "--onnx", "--pt2"), "name one of --onnx and --pt2, got both"),
+    "random numbers for a folder": (("export", "--uniforms"), "are inputs of a graph"),
     "no data to look at": (("data", "info"), "data/navigation.h5: no such file; dtsn collect makes it"),
     "garbage to look at": (("data", "info", "garbage.h5"), "garbage.h5"),
     "garbage to export": (("data", "export", "garbage.h5"), "garbage.h5"),

@@ -15,9 +15,11 @@ from dtsn.solvers.export import Decision, ExportError, random_inputs
 from dtsn.solvers.solver import Solver
 
 VECTOR, GRID = Box(-1, 1, (4,)), Box(0, 1, (3, 5, 6), np.uint8)
+HALL = Box(0, 1, (3, 20, 20), np.uint8)
 FRAMES = Box(0, 255, (36, 40, 3), np.uint8)
 # encoder -> space; one solver for each encoder and one encoder for each solver
 ENCODERS = {"mlp": VECTOR, "grid": GRID, "paths": GRID, "nature": FRAMES, "impala_small": FRAMES}
+ENCODERS |= {"maps": HALL}
 CASES = [("dtsn", encoder) for encoder in ENCODERS]
 CASES += [(name, "mlp") for name in ("search", "treeqn", "qnet")]
 QUICK = [("dtsn", "mlp"), ("dtsn", "paths"), ("treeqn", "mlp")]  # an export takes seconds
@@ -25,9 +27,10 @@ SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case no
 
 
 def make(name: str = "dtsn", encoder: str = "mlp", **config: object) -> Solver:
-    network = NetworkConfig(encoder=encoder, latent=6, hidden=16)
+    maps = encoder == "maps"
+    network = NetworkConfig(encoder=encoder, latent=6, hidden=16, termination=maps)
     options = SolverConfig(name, **({"iterations": 2, "discount": 0.9} | config))
-    return Solver.create(options, ENCODERS[encoder], Discrete(3), network=network, seed=0)
+    return Solver.create(options, ENCODERS[encoder], Discrete(4 if maps else 3), network=network, seed=0)
 
 
 @pytest.mark.parametrize(("name", "encoder"), QUICK + SLOW)
@@ -39,8 +42,12 @@ def test_pt2(name: str, encoder: str, tmp_path: Path) -> None:
     assert found.equal_actions == 1
     graph = torch.export.load(found.path).module()
     for batch in (1, 2, 7):
-        inputs = random_inputs(Decision(solver, False, False), batch, 10 + batch)
+        decision = Decision(solver.eval(), False, False)
+        inputs = random_inputs(decision, batch, 10 + batch)
         q, action = graph(*inputs)
+        if batch > 1:  # one row alone is searched by other arithmetic
+            with torch.no_grad():
+                assert torch.equal(q, decision(*inputs)[0])
         expected = solver.eval()(inputs[0], deterministic=True)
         torch.testing.assert_close(q, expected, rtol=1e-4, atol=1e-5)
         assert torch.equal(action, solver.act(inputs[0], deterministic=True))
@@ -55,6 +62,16 @@ def test_random_numbers_and_masks_are_inputs(tmp_path: Path) -> None:
     expected = solver.eval()(inputs[0], uniforms=inputs[1], invalid_actions=inputs[2])
     torch.testing.assert_close(q, expected, rtol=1e-4, atol=1e-5)
     assert not inputs[2].gather(1, action[:, None]).any()
+
+
+@pytest.mark.slow
+def test_merging_searches(tmp_path: Path) -> None:
+    solver = make("dtsn", "maps", merge=True, iterations=4)
+    found = solver.export(tmp_path / "solver.pt2")
+    assert found.equal_actions == 1
+    inputs = random_inputs(Decision(solver, False, False), 5, 0)
+    expected = solver.eval()(inputs[0], deterministic=True)
+    torch.testing.assert_close(torch.export.load(found.path).module()(*inputs)[0], expected)
 
 
 @pytest.mark.slow

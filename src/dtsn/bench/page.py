@@ -95,7 +95,8 @@ four actions, 10 simulations a quarter as often.
   `torch.inference_mode`, decisions among decisions; right after a training step, with cold caches, a
   decision takes longer.
 - *Small products* take no longer than the launch of an operation, and a training step launches many an
-  iteration, forward and backward.
+  iteration, forward and backward: the modules' own, about twenty to choose a node, and a backup of all
+  iterations at once.{small} Fewer launches would need those of the modules fused by hand, forward and backward.
 - *Q-network.* Ten expansions are ten times the world model; only the encoder is shared, and a target
   encoder is added.
 - *TreeQN-2* makes 240 transitions and 225 values where D-TSN(10) makes 150 and 150: 1.55 times the
@@ -258,6 +259,12 @@ def performance_page(result: dict[str, Any]) -> str:
             f"{row['ms']['compiled']:.2f} ms, {row['compiled_over_bare'][0]:.2f} × the bare modules "
             "(`solver.compile_acting()`)."
             for row in compiled
+        ),
+        small="".join(
+            f" At A={row['actions']}, B={row['batch']}, latent {row['latent']}: "
+            + ", ".join(f"{name} {ms:.1f} ms" for name, ms in row["ms"].items())
+            + "."
+            for row in _part(rows, "small")
         ),
         deciding=_deciding(_part(rows, "deciding")),
         steps=", ".join(f"{row['name']} {row['steps_per_second']:,}" for row in _part(rows, "environment")),

@@ -14,6 +14,7 @@ from dtsn.bench.page import TARGETS
 from dtsn.bench.per_sample import per_sample_against_ours
 from dtsn.bench.runtime import runtime_table
 from dtsn.bench.search import search_against_modules
+from dtsn.bench.small import small_step
 from dtsn.bench.timing import Row, machine
 
 
@@ -26,6 +27,7 @@ def run_bench(
     ratios: dict[str, tuple[float, float]] = {}
     parts = (
         search_against_modules,
+        small_step,
         acting_latency,
         deciding,
         runtime_table,
