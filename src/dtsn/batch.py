@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,21 @@ def map_arrays(function: Callable[[Any], Tensor], observation: Any) -> Any:
     if isinstance(observation, tuple):
         return tuple(map_arrays(function, part) for part in observation)
     return function(observation)
+
+
+class Part(NamedTuple):
+    """Rows ``first`` to ``end`` of a batch of ``total``: what one of several processes works on."""
+
+    first: int
+    end: int
+    total: int
+
+    def draw(
+        self, shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device | str
+    ) -> Tensor:
+        """Uniform numbers ``[end - first, *shape]``: those of these rows, whoever works on them."""
+        device = device if generator is None else generator.device
+        return torch.rand(self.total, *shape, generator=generator, device=device)[self.first : self.end]
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,15 @@ class Batch:
         """The fields that there are, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def part(self, part: Part) -> Batch:
+        """Some of the rows."""
+
+        def cut(array: Any) -> Tensor:
+            rows: Tensor = array[part.first : part.end]
+            return rows
+
+        return Batch(**{name: map_arrays(cut, value) for name, value in self.tensors().items()})
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device, its arrays as tensors."""

@@ -51,6 +51,9 @@ TARGETS = {
     ),
     "reference_over_dtsn": Target("per-sample Python search ÷ ours, A=15, B=256"),
     "t200_over_t20": Target("time(T=200) ÷ time(T=20)", 11.0),
+    "ddp2_weights_difference": Target(
+        "largest difference of a weight after 100 steps, 2 processes against 1", 1e-6
+    ),
 }
 
 
@@ -193,7 +196,7 @@ def performance_page(result: dict[str, Any]) -> str:
             TARGETS[name].title,
             TARGETS[name].paper,
             TARGETS[name].wanted,
-            f"**{found[name]['value']:.2f}**"
+            f"**{_figure(found[name]['value'])}**"
             + (f" ± {found[name]['spread'] / 2:.2f}" if found[name]["spread"] else ""),
             TARGETS[name].verdict(found[name]["value"]),
         ]
@@ -229,7 +232,7 @@ def performance_page(result: dict[str, Any]) -> str:
         unmeasured=_unmeasured(found),
         headline=table(["ratio", "paper", "target", "measured", "kept"], headline),
         above="\n".join(
-            f"- {TARGETS[name].title}: {found[name]['value']:.2f}"
+            f"- {TARGETS[name].title}: {_figure(found[name]['value'])}"
             for name in TARGETS
             if name in found and TARGETS[name].verdict(found[name]["value"]) in ("no", "borderline")
         )
@@ -310,6 +313,10 @@ def _deciding(rows: list[Row]) -> str:
         "`solver.compile_acting()`, *exported* by onnxruntime:\n\n"
         + table(["decision", *(f"B={row['batch']}" for row in rows)], cells)
     )
+
+
+def _figure(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.01 else f"{value:.1e}"
 
 
 def _part(rows: list[Row], name: str) -> list[Row]:

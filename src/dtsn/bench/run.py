@@ -12,6 +12,7 @@ from dtsn.bench.environments import pipeline
 from dtsn.bench.growth import growth
 from dtsn.bench.page import TARGETS
 from dtsn.bench.per_sample import per_sample_against_ours
+from dtsn.bench.ranks import processes_against_one
 from dtsn.bench.runtime import runtime_table
 from dtsn.bench.search import search_against_modules
 from dtsn.bench.small import small_step
@@ -34,6 +35,7 @@ def run_bench(
         per_sample_against_ours,
         growth,
         pipeline,
+        processes_against_one,
     )
     for part in parts:
         progress((part.__doc__ or "").splitlines()[0].rstrip("."))

@@ -35,6 +35,6 @@ def bench(
     for name, found in result["ratios"].items():
         target = TARGETS[name]
         verdict = target.verdict(found["value"])
-        console().print(f"{target.title}: {found['value']:.2f} (target {target.wanted}: {verdict})")
+        console().print(f"{target.title}: {found['value']:.3g} (target {target.wanted}: {verdict})")
     written = write_bench(result, out, page)
     done("wrote " + ", ".join(map(str, written)), f"read {page}")

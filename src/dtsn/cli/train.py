@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from dtsn.spelling import did_you_mean
 if TYPE_CHECKING:
     from dtsn.data import Dataset
     from dtsn.solvers.solver import Solver
+    from dtsn.training.ranks import Ranks
+    from dtsn.training.trainer import Trainer
 
 
 _CPU = PROCGEN_BUDGETS["cpu"].train
@@ -44,21 +47,29 @@ def _command(preset: TrainConfig, default_data: Path, about: str, example: str) 
         device: Device = "auto",
         threads: int = 1,
     ) -> None:
-        if preset is NAVIGATION and data == DATA and not data.exists():
-            collect_navigation(out=data)
+        from dtsn.training.ranks import joined
+
         config = as_encoder_allows(config)
         if run is None:
             prefix = "" if preset is NAVIGATION else f"{data.stem}-"
             run = Path("runs") / f"{prefix}{config.solver.name}-{config.seed}"
-        env_id = fit(config, data, run, resume, validate_levels, track, device, threads)
-        known = env_id in ("dtsn/Navigation-v0", "dtsn/Procgen-v0")
-        done(f"wrote {run}", f"dtsn eval {run}" if known else f'dtsn.load_solver("{run}") in Python')
+        with joined(pick_device(device)) as ranks:
+            if ranks.first and preset is NAVIGATION and data == DATA and not data.exists():
+                collect_navigation(out=data)
+            env_id = fit(config, data, run, resume, validate_levels, track, ranks, threads)
+            if not ranks.first:
+                return
+            known = env_id in ("dtsn/Navigation-v0", "dtsn/Procgen-v0")
+            done(f"wrote {run}", f"dtsn eval {run}" if known else f'dtsn.load_solver("{run}") in Python')
 
     train.__doc__ = f"""{about}
 
     The run folder holds config.json, metrics.jsonl and checkpoints. Ctrl-C and SIGTERM save a checkpoint.
     --resume continues from the newest one and ends bitwise where an uninterrupted run would; with more
     --steps it prolongs the run.
+
+    Several processes share the rows of every batch and end where one does: torchrun --nproc-per-node 2 -m
+    {example} (docs/many-machines.md).
 
     Example: {example}
 
@@ -106,16 +117,20 @@ def as_encoder_allows(config: TrainConfig) -> TrainConfig:
 
 def train_file(path: str) -> tuple[Command, list[str]]:
     """Make the command that trains on a file, with defaults that suit the environment its header names."""
+    preset, env_id = preset_of(path)
+    about = f"Train a solver on {path} ({env_id})."
+    return _command(preset, Path(path), about, f"dtsn train {path} --solver.name qnet"), []
+
+
+def preset_of(path: str) -> tuple[TrainConfig, str]:
+    """Return the settings to begin with on a file, and the environment that its header names."""
     from dtsn.data import Dataset
 
     if not Path(path).exists():
         hint = did_you_mean(path, ("navigation", "procgen"))
         raise UserError(f"{path}: no such file, nor navigation or procgen{hint}")
     with Dataset(Path(path), verify=False) as dataset:
-        preset = preset_for(dataset)
-        env_id = dataset.header["env_id"]
-    about = f"Train a solver on {path} ({env_id})."
-    return _command(preset, Path(path), about, f"dtsn train {path} --solver.name qnet"), []
+        return preset_for(dataset), str(dataset.header["env_id"])
 
 
 def preset_for(dataset: Dataset) -> TrainConfig:
@@ -140,22 +155,29 @@ def fit(
     resume: bool,
     validate_levels: int,
     track: TrackerName,
-    device: str,
+    ranks: Ranks,
     threads: int,
 ) -> str:
     """Train with a progress bar; Ctrl-C saves and says how to continue. Returns the data's environment."""
     from dtsn.checkpoint import best_checkpoint, latest_checkpoint, load_state
     from dtsn.data import Dataset
-    from dtsn.training.trainer import Trainer, train_run
+    from dtsn.training.ranks import was_restarted
+    from dtsn.training.trainer import Trainer, has_run, train_run
 
     prepare(threads)
+    if ranks.count > 1:
+        ranks.wait()  # for the data set, which the first process may have made
     with Dataset(data) as dataset:
         if dataset.header["env_id"] == "dtsn/Procgen-v0" and config.network.encoder in PLANES:
             raise UserError(f"{data} holds frames of Procgen: use dtsn train {data}")
-        chosen = pick_device(device)
-        trainer = Trainer(config, dataset.observation, dataset.num_actions, chosen)
-        console().print(f"{config.solver.name} on {data} ({len(dataset)} transitions), {chosen}, into {run}")
+        trainer = Trainer(config, dataset.observation, dataset.num_actions, ranks.device, ranks=ranks)
+        if not ranks.first:
+            work_along(run, trainer, dataset)
+            return str(dataset.header["env_id"])
+        where = ranks.device if ranks.count == 1 else f"{ranks.count} processes on {ranks.device}"
+        console().print(f"{config.solver.name} on {data} ({len(dataset)} transitions), {where}, into {run}")
         validate = navigation_score(dataset.header, validate_levels) if validate_levels else None
+        resume = resume or (was_restarted() and has_run(run))
         steps = train_run(run, trainer, dataset, resume=resume, validate=validate, track=track)
         shown = dict.fromkeys(("loss", "q", "cql", "transition", "reward"), ".3f")
         with progress(f"training {config.solver.name}") as update:
@@ -170,6 +192,20 @@ def fit(
     if best is not None:
         console().print(f"best by validation: {best} ({100 * load_state(best)['validation']:.1f}% success)")
     return str(dataset.header["env_id"])
+
+
+def work_along(run: Path, trainer: Trainer, dataset: Dataset) -> None:
+    """Train as one of several processes, and leave it to the first to say how it ended."""
+    from dtsn.training.ranks import PeerError
+    from dtsn.training.trainer import DivergedError, train_run
+
+    try:
+        for _ in train_run(run, trainer, dataset):
+            pass
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (PeerError, DivergedError):
+        sys.exit(2)
 
 
 def follow(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dtsn.batch import Observation
+from dtsn.batch import Observation, Part
 from dtsn.models.world_model import WorldModel
 
 WALLS, GOAL, ROBOT = 0, 1, 2  # planes of an observation
@@ -181,13 +181,15 @@ class MapWorldModel(WorldModel):
         cells = latent[:, -2:].detach().round().clamp(-(2**30), 2**30).long()
         return cells[:, 0] * 2**32 + cells[:, 1]
 
-    def unseen(self, observation: Observation, generator: torch.Generator | None = None) -> Tensor:
+    def unseen(
+        self, observation: Observation, generator: torch.Generator | None = None, part: Part | None = None
+    ) -> Tensor:
         """The planes ``[B, C, H, W]`` with walls drawn at random: halls that no data show."""
         assert isinstance(observation, Tensor)
         drawn = observation.clone()
         walls = drawn[:, WALLS]
-        device = walls.device if generator is None else generator.device
-        drawn[:, WALLS] = (torch.rand(walls.shape, generator=generator, device=device) < 0.5).to(walls)
+        part = part or Part(0, walls.shape[0], walls.shape[0])
+        drawn[:, WALLS] = (part.draw(walls.shape[1:], generator, walls.device) < 0.5).to(walls)
         return drawn
 
 

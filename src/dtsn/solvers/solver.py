@@ -22,7 +22,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from dtsn.batch import Batch, Observation, map_arrays
+from dtsn.batch import Batch, Observation, Part, map_arrays
 from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
 from dtsn.errors import UserError
 from dtsn.models.build import make_world_model
@@ -322,13 +322,15 @@ class Solver(nn.Module):
         weight: Any = None,
         generator: torch.Generator | None = None,
         conservative_ramp: float = 1.0,
+        part: Part | None = None,
     ) -> LossTerms:
         """The solver's loss, a mean over the batch.
 
         ``iterations`` overrides T (a warm-up trains with T = 1); ``uniforms [B, T]`` or ``generator`` fix
         what the search draws. ``weight [B]`` multiplies each sample's loss, as prioritised replay asks for;
         the squared TD errors to prioritise by are ``terms["q"]`` (their means, with ``loss_over="all"``).
-        ``conservative_ramp`` multiplies the conservative value's term.
+        ``conservative_ramp`` multiplies the conservative value's term. ``part`` says which rows of a larger
+        batch these are: what is drawn for a row is then the same as in the whole batch.
         """
         if iterations is not None and iterations < 1:
             raise UserError(f"iterations must be at least 1, got {iterations}")
@@ -338,6 +340,8 @@ class Solver(nn.Module):
         weight = None if weight is None else checked_weight(weight, lead[0], self._any_tensor())
         config = self.config
         latent = self.world_model.encode(observation)
+        if part is not None and uniforms is None and self.kind.training_planner == "best_first":
+            uniforms = part.draw((iterations or config.iterations,), generator, latent.device)
         tree = self._tree(False, latent, lead, None, uniforms, generator, iterations=iterations)
         check_valid(batch.action, tree.node_mask)
         target = self._target(batch.next_observation, lead) if "transition" in self.losses else None
@@ -345,7 +349,7 @@ class Solver(nn.Module):
         weights = config.weights
         if weights.conservative_value:
             assert isinstance(self.world_model, MapWorldModel)
-            unseen = self.world_model.unseen(observation, generator)
+            unseen = self.world_model.unseen(observation, generator, part)
             values = self.world_model.value(self.world_model.encode(unseen))
             term = losses.conservative_value_loss(values, batch.q_target)
             terms["conservative_value"] = conservative_ramp * term

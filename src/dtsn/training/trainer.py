@@ -1,19 +1,22 @@
 """Training from a data set: a resumable loop, by itself or in a run folder.
 
 All randomness of a step is derived from (seed, step) and the data set is read by position, so a run that
-resumes from a checkpoint ends bitwise where the uninterrupted run ends (on a CPU, same thread count).
+resumes from a checkpoint ends bitwise where the uninterrupted run ends (on a CPU, same thread count). Several
+processes (`dtsn.training.ranks`) share the rows of each batch and end where one does, but for rounding.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 import dtsn
@@ -28,11 +31,12 @@ from dtsn.envs.navigation import grid_symmetries
 from dtsn.errors import UserError
 from dtsn.models.known import KnownModel
 from dtsn.models.world_model import WorldModel
-from dtsn.settings import config_from_dict, flat, plain
+from dtsn.settings import config_from_dict, difference, flat, plain
 from dtsn.solvers.solver import Solver
 from dtsn.storage import replace_durably
 from dtsn.training import schedule
 from dtsn.training.loading import describe_observation, make_solver
+from dtsn.training.ranks import ParallelLoss, PeerError, Ranks
 from dtsn.training.runs import RunFolder
 from dtsn.training.trackers import Tracker, open_tracker
 
@@ -62,6 +66,7 @@ class Trainer:
         num_actions: A.
         device: where to train.
         world_model: your own, instead of the one that ``config.network`` describes; with fresh weights.
+        ranks: this process among those that train the run together; the only one if not given.
     """
 
     def __init__(
@@ -71,8 +76,11 @@ class Trainer:
         num_actions: int,
         device: str = "cpu",
         world_model: WorldModel | KnownModel | None = None,
+        ranks: Ranks | None = None,
     ):
         self.config, self.device = config, torch.device(device)
+        self.ranks = ranks or Ranks(device=device)
+        self.ranks.part(config.batch_size)  # refuses one with too few rows
         self.observation, self.num_actions = observation, num_actions
         self.solver = make_solver(config, observation, num_actions, world_model).to(self.device)
         self.optimizer = torch.optim.AdamW(
@@ -84,8 +92,9 @@ class Trainer:
         self.weights_consistent = True  # False between optimiser.step() and update_target()
         self.data: str | None = None  # SHA-256 of the data set, once it is known
         self.batch: tuple[int, Batch] | None = None  # the step that was tried last, and its batch
+        self._parallel: ParallelLoss | None = None
 
-    def run(self, dataset: Dataset) -> Iterator[dict[str, float]]:
+    def run(self, dataset: Dataset) -> Generator[dict[str, float], None, None]:
         """Train to the last step; yields each step's metrics once it is done."""
         batches = dataset.batches(
             self.config.batch_size,
@@ -96,6 +105,8 @@ class Trainer:
             path=self.config.solver.iterations if self.config.solver.weights.ranking else 0,
         )
         while self.step < self.config.steps:
+            if self.ranks.stopping:
+                raise KeyboardInterrupt
             self.batch = (self.step + 1, next(batches))
             yield self.update(self.batch[1])
 
@@ -107,16 +118,15 @@ class Trainer:
         rate = self._learning_rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = self.solver.loss(
+        self.optimizer.zero_grad(set_to_none=True)
+        means = self._backward(
             batch,
             iterations=schedule.iterations(config, step),
             generator=self.generator,
             conservative_ramp=schedule.conservative_ramp(config, step),
         )
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.total.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.solver.world_model.parameters(), config.gradient_clip)
-        metrics = {**loss.means(), "gradient": float(norm), "learning_rate": rate}
+        metrics = {**means, "gradient": float(norm), "learning_rate": rate}
         if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient"]):
             return self._skip(metrics)
         self.weights_consistent = False
@@ -128,6 +138,16 @@ class Trainer:
         self.step, self.skips = step + 1, 0
         self.weights_consistent = True
         return {"step": self.step, **metrics}
+
+    def _backward(self, batch: Batch, **settings: Any) -> dict[str, float]:
+        """Differentiate the mean loss of a batch, of which every process has all rows; returns the means."""
+        if self.ranks.count == 1:
+            loss = self.solver.loss(batch, **settings)
+            loss.total.backward()  # type: ignore[no-untyped-call]
+            return loss.means()
+        if self._parallel is None:
+            self._parallel = ParallelLoss(self.solver, self.ranks)
+        return self._parallel.backward(batch, **settings)
 
     def _skip(self, metrics: dict[str, float]) -> dict[str, float]:
         if self.config.on_nan == "stop" or self.skips == MAX_SKIPS:
@@ -178,14 +198,37 @@ class Trainer:
         model = checkpoint.load_tensors_of(path, "model", state)
         optimizer = checkpoint.load_tensors_of(path, "optimizer", state)
         try:
-            checkpoint.check_tensors(self.solver.state_dict(), model)
             if not optimizer and step != skips:
                 raise UserError("the optimiser's state must not be empty after a step")
-            checkpoint.restore_optimizer(self.optimizer, optimizer)
-            self.solver.load_state_dict(model)
+            self._adopt(step, skips, model, optimizer)
         except (UserError, RuntimeError) as error:
             raise _misfit(path, error) from error
+
+    def _adopt(
+        self, step: int, skips: int, model: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]
+    ) -> None:
+        checkpoint.check_tensors(self.solver.state_dict(), model)
+        checkpoint.restore_optimizer(self.optimizer, optimizer)
+        self.solver.load_state_dict(model)
         self.step, self.skips = step, skips
+
+    def start_together(self) -> None:
+        """Go on where the first process is; one with other settings or data is refused."""
+        if self.ranks.count == 1:
+            return
+        tensors, state = self.snapshot()
+        said = json.loads(self.ranks.from_first(json.dumps(plain(state)).encode()))
+        mine = plain(state) | {name: said[name] for name in ("step", "skips")}
+        if differs := difference(said, mine):
+            raise UserError(
+                f"process {self.ranks.rank} must have the settings and data of the first one: {differs}"
+            )
+        parts = [
+            self.ranks.from_first(save_tensors({name: each.contiguous() for name, each in part.items()}))
+            for part in tensors.values()
+        ]
+        if not self.ranks.first:
+            self._adopt(said["step"], said["skips"], *map(load_tensors, parts))
 
     def _check_same_run(self, path: Path, state: dict[str, Any]) -> None:
         theirs, mine = flat(state), flat(plain(self._state()))
@@ -235,7 +278,8 @@ def train_run(
     """Train in a run folder: yields the metrics of every step.
 
     The trainer is restored before this returns, and the folder is this run's alone until the generator ends.
-    Closing it, as Ctrl-C does, saves a checkpoint.
+    Closing it, as Ctrl-C does, saves a checkpoint. Of several processes the first alone uses the folder,
+    validates and tracks; every one must read the generator to its end.
 
     Args:
         run: the folder, which gets config.json, metrics.jsonl and checkpoints/.
@@ -248,10 +292,13 @@ def train_run(
     Returns:
         A generator that trains as it is read: the metrics of each step by name.
     """
+    _check_discount(trainer.config, dataset)
+    trainer.data = dataset.sha256
+    if not trainer.ranks.first:
+        trainer.start_together()
+        return trainer.run(dataset)
     folder = RunFolder(run).open(resume)
     try:
-        _check_discount(trainer.config, dataset)
-        trainer.data = dataset.sha256
         newest = folder.newest()
         if newest is not None:
             trainer.restore(newest)
@@ -259,6 +306,7 @@ def train_run(
         settings = {"data": str(dataset.path), "env": environment, **dataclasses.asdict(trainer.config)}
         tracker = _tracker(track, folder, settings)
         folder.start(settings, trainer.step)
+        trainer.start_together()
     except BaseException:
         folder.close()
         raise
@@ -292,7 +340,7 @@ def _steps(
                 if trainer.step % TRACK_EVERY == 0 or "validation" in metrics:
                     tracker.log(metrics, trainer.step)
                 yield metrics
-        except (GeneratorExit, KeyboardInterrupt):
+        except (GeneratorExit, KeyboardInterrupt, PeerError):
             _save_on_interrupt(folder, trainer, logged)
             raise
         except DivergedError as error:
@@ -311,7 +359,10 @@ def _is_scored(folder: RunFolder) -> bool:
 
 def _save(folder: RunFolder, trainer: Trainer, validate: Validate | None) -> dict[str, float]:
     """Score and save a step, and prune; returns the score as a metric, if there is one."""
-    score = None if validate is None else float(validate(trainer.solver))
+    score = None
+    if validate is not None:
+        with trainer.ranks.interruptible():
+            score = float(validate(trainer.solver))
     if score is not None and not math.isfinite(score):
         raise UserError(f"step {trainer.step}: the score of validate must be finite, got {score}")
     folder.save(*trainer.snapshot(score))
