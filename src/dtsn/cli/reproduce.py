@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -17,15 +18,56 @@ from dtsn.reproduce.navigation.plan import Campaign
 from dtsn.reproduce.online.run import OnlineCampaign
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
 
+if TYPE_CHECKING:
+    from dtsn.reproduce.jobs import Executor
+
 NAVIGATION_CAMPAIGN = Campaign(results=RESULTS / "navigation")
 PROCGEN_CAMPAIGN = ProcgenCampaign(results=RESULTS / "procgen")
 ONLINE_CAMPAIGN = OnlineCampaign(results=RESULTS / "online")
 GAME24_CAMPAIGN = Game24Campaign(results=RESULTS / "game24")
 
 
+@dataclass(frozen=True)
+class Workers:
+    """Who runs the jobs of a campaign."""
+
+    executor: Literal["local", "ray"] = "local"
+    """local: processes of this machine; ray: tasks of a Ray cluster that shares this folder
+    (docs/many-machines.md)"""
+    jobs: int = 2
+    """single-threaded jobs side by side on this machine; at most one per core pays"""
+    address: str | None = None
+    """of the Ray cluster, which runs as many jobs as it has CPUs: auto, HOST:PORT or ray://HOST:10001; not
+    given: Ray is started on this machine alone"""
+
+    def __post_init__(self) -> None:
+        at_least_one(jobs=self.jobs)
+        if self.address is not None and self.executor != "ray":
+            raise UserError(f"address is for the executor ray, got {self.address!r} for {self.executor}")
+
+    def make(self, device: str = "cpu") -> Executor:
+        """Return the executor; refuse a device that this machine, where it runs the jobs, does not have."""
+        from dtsn.reproduce.jobs import LocalProcesses
+        from dtsn.reproduce.ray_tasks import RayTasks
+
+        if self.address is None:
+            pick_device(device)  # an error now rather than in every job
+        if self.executor == "local":
+            return LocalProcesses(self.jobs)
+        return RayTasks(self.address, self.jobs, gpus=int(device == "cuda"))
+
+    @property
+    def words(self) -> str:
+        """How many jobs run side by side."""
+        return f"{self.jobs} at a time" if self.address is None else f"on the Ray cluster {self.address}"
+
+
+WORKERS = Workers()
+
+
 def reproduce_navigation(
     campaign: Annotated[Campaign, tyro.conf.arg(name="")] = NAVIGATION_CAMPAIGN,
-    jobs: int = 2,
+    workers: Annotated[Workers, tyro.conf.arg(name="")] = WORKERS,
     figures: Path = REPORT / "figures",
 ) -> None:
     """Train and test every solver of the paper's Navigation tables.
@@ -36,25 +78,23 @@ def reproduce_navigation(
 
     Args:
         campaign: what to run and where to put it.
-        jobs: single-threaded runs side by side; at most one per core pays.
+        workers: who runs the jobs: one for each run.
         figures: folder for the figures that need trained solvers.
     """
-    from dtsn.reproduce.jobs import LocalProcesses
     from dtsn.reproduce.navigation.pictures import draw_figures
     from dtsn.reproduce.navigation.run import estimate_hours, run_campaign
 
-    at_least_one(jobs=jobs)
-    pick_device(campaign.device)  # an error now rather than in every run
+    executor = workers.make(campaign.device)
     campaign.check_record()
     tasks = campaign.tasks()
     waiting = [task for task in tasks if not campaign.is_done(task)]
     cost = f": about {estimate_hours(campaign):.1f} hours of one core" if waiting else ""
     console().print(
-        f"{len(waiting)} of {len(tasks)} runs to do, {jobs} at a time{cost}; logs in {campaign.runs}"
+        f"{len(waiting)} of {len(tasks)} runs to do, {workers.words}{cost}; logs in {campaign.runs}"
     )
     if waiting:
         campaign.write_record(command_line())
-    ends = run_campaign(campaign, LocalProcesses(jobs))
+    ends = run_campaign(campaign, executor)
     report_ends("runs", len(waiting), ((f"{task.variant} seed {task.seed}", end) for task, end in ends))
     draw_figures(campaign, figures)
     done(f"wrote {campaign.results}", f"dtsn report --results {campaign.results.parent}")
@@ -62,7 +102,7 @@ def reproduce_navigation(
 
 def reproduce_procgen(
     campaign: Annotated[ProcgenCampaign, tyro.conf.arg(name="")] = PROCGEN_CAMPAIGN,
-    jobs: int = 2,
+    workers: Annotated[Workers, tyro.conf.arg(name="")] = WORKERS,
 ) -> None:
     """Train an expert, collect its data, train and test every solver, for each Procgen game.
 
@@ -72,12 +112,11 @@ def reproduce_procgen(
 
     Args:
         campaign: what to run and where to put it.
-        jobs: games side by side, one thread each; at most one per core pays.
+        workers: who runs the jobs: one for each game.
     """
     from dtsn.reproduce.procgen.run import estimate_hours, run_campaign
 
-    at_least_one(jobs=jobs)
-    pick_device(campaign.device)
+    executor = workers.make(campaign.device)
     campaign.check_record()
     waiting = [game for game in campaign.games if not campaign.is_done(game)]
     hours = estimate_hours(campaign) if waiting else 0.0
@@ -85,11 +124,11 @@ def reproduce_procgen(
     cost = f": about {time} of one core" if waiting else ""
     console().print(
         f"{len(waiting)} of {len(campaign.games)} games to do with the {campaign.budget} budget, "
-        f"{jobs} at a time{cost}; logs in {campaign.runs / campaign.budget}"
+        f"{workers.words}{cost}; logs in {campaign.runs / campaign.budget}"
     )
     if waiting:
         campaign.write_record(command_line())
-    report_ends("games", len(waiting), run_campaign(campaign, jobs))
+    report_ends("games", len(waiting), run_campaign(campaign, executor))
     done(
         f"wrote {campaign.results}",
         f"dtsn report --results {campaign.results.parent} --budget {campaign.budget}",
@@ -98,7 +137,7 @@ def reproduce_procgen(
 
 def reproduce_online(
     campaign: Annotated[OnlineCampaign, tyro.conf.arg(name="")] = ONLINE_CAMPAIGN,
-    jobs: int = 2,
+    workers: Annotated[Workers, tyro.conf.arg(name="")] = WORKERS,
     out: Path = REPORT / "online.md",
 ) -> None:
     """Learn online with D-TSN, TreeQN and a plain DQN, for equally many environment steps.
@@ -109,18 +148,19 @@ def reproduce_online(
 
     Args:
         campaign: what to run and where to put it.
-        jobs: single-threaded runs side by side; at most one per core pays.
+        workers: who runs the jobs: one for each run.
         out: Markdown page to write; its picture goes to figures/ beside it.
     """
     import dtsn.integrations.sb3  # noqa: F401 (an error now rather than in every run)
-    from dtsn.reproduce.jobs import LocalProcesses
     from dtsn.reproduce.online.report import build_online_report
     from dtsn.reproduce.online.run import run_campaign
 
-    at_least_one(jobs=jobs)
+    executor = workers.make()
     waiting = [cell for cell in campaign.cells() if not campaign.path(cell).exists()]
-    console().print(f"{len(waiting)} of {len(campaign.cells())} runs to do; logs in {campaign.runs}")
-    ends = run_campaign(campaign, LocalProcesses(jobs), command_line())
+    console().print(
+        f"{len(waiting)} of {len(campaign.cells())} runs to do, {workers.words}; logs in {campaign.runs}"
+    )
+    ends = run_campaign(campaign, executor, command_line())
     report_ends("runs", len(waiting), ((" ".join(map(str, cell)), end) for cell, end in ends))
     written = build_online_report(campaign.results, out)
     done(f"wrote {', '.join(map(str, written))}", f"open {out}")

@@ -53,11 +53,11 @@ class LocalProcesses:
             while waiting or running:
                 while waiting and len(running) < self.at_once:
                     name = waiting.pop(0)
-                    running[name] = _start(jobs[name])
+                    running[name] = start(jobs[name])
                 for name, process in list(running.items()):
                     if process.poll() is not None:
                         del running[name]
-                        yield name, DONE if process.returncode == 0 else f"failed, see {jobs[name].log}"
+                        yield name, outcome(jobs[name], process.returncode)
                 time.sleep(POLL_SECONDS)
         finally:
             for process in running.values():
@@ -66,7 +66,13 @@ class LocalProcesses:
                 process.wait()
 
 
-def _start(job: Job) -> subprocess.Popen[bytes]:
+def outcome(job: Job, code: int) -> str:
+    """How a job ended whose program did so with this code."""
+    return DONE if code == 0 else f"failed, see {job.log}"
+
+
+def start(job: Job) -> subprocess.Popen[bytes]:
+    """Start a job's program, single-threaded; its output goes to the log."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with job.log.open("ab") as output:

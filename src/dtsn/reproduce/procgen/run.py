@@ -28,7 +28,7 @@ from dtsn.experts.collect import collect_procgen, random_policy
 from dtsn.experts.ppg_policy import export_expert, load_expert
 from dtsn.processes import prepare
 from dtsn.reproduce.cost import probe, probe_expert
-from dtsn.reproduce.jobs import Job, LocalProcesses
+from dtsn.reproduce.jobs import Executor, Job
 from dtsn.reproduce.procgen.choice import RECIPE, trained_as
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
 from dtsn.storage import replace_durably
@@ -40,8 +40,8 @@ DECISIONS = 200  # of an episode, roughly
 PROBE_BATCH = 16  # a training step of the paper's size would take too long to be timed
 
 
-def run_campaign(campaign: ProcgenCampaign, jobs: int = 2) -> Iterator[tuple[str, str]]:
-    """Run the games with something missing, ``jobs`` at a time; yields (game, outcome) as they end."""
+def run_campaign(campaign: ProcgenCampaign, executor: Executor) -> Iterator[tuple[str, str]]:
+    """Run the games with something missing; yields (game, outcome) as they end."""
     settings = {**vars(campaign), "results": str(campaign.results), "runs": str(campaign.runs)}
     waiting = {
         game: Job(
@@ -52,7 +52,7 @@ def run_campaign(campaign: ProcgenCampaign, jobs: int = 2) -> Iterator[tuple[str
         for game in campaign.games
         if not campaign.is_done(game)
     }
-    yield from LocalProcesses(jobs).run(waiting)
+    return executor.run(waiting)
 
 
 def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = print) -> None:
