@@ -43,6 +43,7 @@ PACKAGES: dict[str, set[str]] = {
     "evaluation": FOUNDATION | METHOD | {"envs", "experts"},
     "drawing": FOUNDATION | {"envs"},
     "inspection": FOUNDATION | METHOD | {"drawing", "envs", "evaluation", "experts"},
+    "tuning": FOUNDATION | METHOD | {"envs", "data", "training", "evaluation", "drawing"},
     "viewer": FOUNDATION | METHOD | {"envs", "experts", "evaluation", "inspection", "pretrained", "training"},
     "reproduce": FOUNDATION
     | METHOD

@@ -23,6 +23,7 @@ from dtsn.cli.reproduce import (
     reproduce_procgen,
 )
 from dtsn.cli.train import expert, export, train_file, train_navigation, train_procgen
+from dtsn.cli.tune import tune_file, tune_navigation
 from dtsn.errors import UserError
 from dtsn.processes import interrupt_on_sigterm
 
@@ -51,6 +52,12 @@ COMMANDS: dict[str, dict[str, Entry]] = {
             {"navigation": eval_navigation, "procgen": eval_procgen},
             eval_run,
             "RUN",
+        ),
+        "tune": Group(
+            "Search for loss weights and sizes of the network by validation",
+            {"navigation": tune_navigation},
+            tune_file,
+            "DATA",
         ),
         "export": export,
         "data": Group(

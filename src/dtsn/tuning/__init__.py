@@ -1,0 +1,1 @@
+"""Search for loss weights and sizes of the network by validation."""
