@@ -25,7 +25,7 @@ from dtsn.data.reader import Dataset
 from dtsn.errors import UserError
 from dtsn.experts.collect import collect_navigation
 from dtsn.reproduce.navigation.variants import NAVIGATION
-from dtsn.training.ranks import Ranks
+from dtsn.training.ranks import SIGNALS, Ranks, joined
 from dtsn.training.runs import read_metrics
 from dtsn.training.trainer import Trainer, train_run
 from ranks_worker import CONFIGS, STEPS
@@ -115,6 +115,36 @@ def test_losses_of_parts_are_those_of_the_whole(name: str, data: Path) -> None:
         torch.testing.assert_close(torch.cat([each.terms[term] for each in found]), values)
     mean = (3 * found[0].total + 4 * found[1].total) / 7
     torch.testing.assert_close(mean, whole.total)
+
+
+def test_a_signal_interrupts_only_where_nobody_waits() -> None:
+    ranks, before = Ranks(), {each: signal.getsignal(each) for each in SIGNALS}
+    try:
+        ranks.hold_signals()
+        signal.raise_signal(signal.SIGTERM)  # asks for a stop after the step
+        with pytest.raises(KeyboardInterrupt), ranks.interruptible():
+            pytest.fail("asked already")
+        ranks = Ranks()
+        ranks.hold_signals()
+        with pytest.raises(KeyboardInterrupt), ranks.interruptible():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def test_devices_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with joined("mps") as ranks:  # alone, any will do
+        assert (ranks.count, ranks.device) == (1, "mps")
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    refused = "device must be cpu or cuda where several processes train, got 'cuda:1'"
+    with pytest.raises(UserError, match=refused), joined("cuda:1"):
+        pass
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match="must be at most its GPUs, 1, got more"), joined("cuda"):
+        pass
 
 
 # --- with them ---------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ def draw(trials: list[Trial], title: str, path: Path) -> Path:
         scores = np.array([trial.score for trial in done], float)
         axes.scatter(values, scores, color=OTHER, s=18)
         for trial, colour, label in _marked(done):
+            assert trial.score is not None  # ranked
             axes.scatter([trial.settings[name]], [trial.score], color=colour, s=48, label=label)
         axes.set_xscale("log")
         drawing.tidy(axes, name)
