@@ -168,7 +168,7 @@ def reproduce_online(
 
 def reproduce_game24(
     campaign: Annotated[Game24Campaign, tyro.conf.arg(name="")] = GAME24_CAMPAIGN,
-    jobs: int = 2,
+    workers: Annotated[Workers, tyro.conf.arg(name="")] = WORKERS,
 ) -> None:
     """Learn the value of the known Game of 24, by D-TSN and by value-only training; test with more search.
 
@@ -178,15 +178,15 @@ def reproduce_game24(
 
     Args:
         campaign: what to run and where to put it.
-        jobs: single-threaded runs side by side; at most one per core pays.
+        workers: who runs the jobs: one for each run.
     """
     from dtsn.reproduce.game24.run import run_campaign
-    from dtsn.reproduce.jobs import LocalProcesses
 
-    at_least_one(jobs=jobs)
+    executor = workers.make()
     waiting = len(list(campaign.waiting()))
-    console().print(f"{waiting} of {len(campaign.cells())} runs to do; logs in {campaign.runs}")
-    ends = run_campaign(campaign, LocalProcesses(jobs), command_line())
+    total = len(campaign.cells())
+    console().print(f"{waiting} of {total} runs to do, {workers.words}; logs in {campaign.runs}")
+    ends = run_campaign(campaign, executor, command_line())
     report_ends("runs", waiting, ((f"{cell.variant} seed {cell.seed}", end) for cell, end in ends))
     done(f"wrote {campaign.results}", f"dtsn report --results {campaign.results.parent}")
 
