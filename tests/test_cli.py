@@ -24,7 +24,7 @@ from dtsn.checkpoint import latest_checkpoint
 from dtsn.cli import main as cli
 from dtsn.cli.arguments import Group
 from dtsn.cli.doctor import packages
-from dtsn.data import Dataset
+from dtsn.data import Dataset, DatasetWriter, Episode
 from dtsn.envs.navigation import NavigationOptions, make_levels, observe
 from dtsn.evaluation.navigation import trace_navigation
 from dtsn.evaluation.rows import ProcgenRow, write_rows
@@ -231,6 +231,27 @@ def test_train_and_eval(folder: Path, inside: Callable[..., str]) -> None:
     assert [path.read_bytes() for path in rows] == [
         (folder / "solver/evaluation" / path.name).read_bytes() for path in rows
     ]
+
+
+@pytest.mark.parametrize("command", ["eval", "plan", "play"])
+def test_a_run_of_another_environment_is_refused_by_its_name(
+    command: str, folder: Path, inside: Callable[..., str]
+) -> None:
+    observations = np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4)
+    with DatasetWriter(
+        folder / "taxi.h5",
+        env_id="Taxi",
+        env_options={},
+        num_actions=4,
+        observation_shape=(4,),
+        observation_dtype=np.float32,
+    ) as writer:
+        writer.add_episode(Episode(observations, np.array([1, 2]), np.array([-1.0, -1.0]), True, 0))
+    small = ("--steps", "1", "--batch-size", "1", "--network.encoder", "mlp")
+    inside("train", "taxi.h5", "--run", "run", *small)
+    said = inside(command, "run", code=2)
+    assert "[B, 4]" in said
+    assert "trained on Taxi" in said
 
 
 def test_eval_plays_the_layout_trained_on(folder: Path, inside: Callable[..., str]) -> None:
@@ -649,7 +670,8 @@ def test_report_writes_what_has_rows(folder: Path, inside: Callable[..., str]) -
     assert (folder / "report/procgen-results-tiny.md").exists()
     assert {path.name for path in folder.iterdir()} == {"data.h5", "report"}
     assert {path: path.read_bytes() for path in written} == written
-    assert "no rows of navigation or procgen (paper budget)" in inside("report", "--budget", "paper", code=2)
+    refused = inside("report", "--budget", "paper", code=2)
+    assert "no rows of navigation, procgen (paper budget), game24 or online" in refused
 
 
 def test_failed_runs_are_reported(tmp_path: Path) -> None:

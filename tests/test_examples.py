@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,28 @@ def test_own_world_model() -> None:
 
 def test_known_world() -> None:
     assert example("known_world").main(steps=100) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "needs", "arguments", "said"),
+    [
+        (
+            "online_dqn",
+            "dtsn",
+            ("--steps", "200", "--learning-starts", "100", "--train-every", "50", "--updates", "2"),
+            "greedy, 10 episodes: ",
+        ),
+        ("sb3_cartpole", "stable_baselines3", ("300",), "mean return"),
+        ("torchrl_cartpole", "torchrl", ("300",), ""),
+    ],
+)
+def test_online(name: str, needs: str, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    pytest.importorskip(needs)
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import deque
 from pathlib import Path
@@ -13,7 +14,14 @@ from gymnasium.utils.env_checker import check_env
 from dtsn.reproduce.jobs import DONE, Job
 from dtsn.reproduce.online.door_key import MOVES, DoorKeyEnv
 from dtsn.reproduce.online.report import build_online_report, interval, summarise
-from dtsn.reproduce.online.run import Cell, OnlineCampaign, learn, run_campaign
+from dtsn.reproduce.online.run import (
+    FIRST_TEST_SEED,
+    Cell,
+    OnlineCampaign,
+    evaluate,
+    learn,
+    run_campaign,
+)
 from dtsn.reproduce.online.tasks import AGENTS, EVALUATIONS, TASKS
 
 
@@ -55,7 +63,18 @@ def test_every_room_is_solved_by_way_of_the_key_alone(seed: int) -> None:
         assert not truncated
         assert terminated == (number == len(to_key) + len(then))
         assert planes[2].any() == (number < len(to_key))
-    assert total == pytest.approx(1 - 0.02 * (len(to_key) + len(then) - 1))
+    assert total == -len(to_key) - len(then)
+
+
+def test_the_key_is_a_detour_in_most_rooms() -> None:
+    longer = 0
+    for seed in range(200):
+        planes, _ = DoorKeyEnv().reset(seed=seed)
+        robot, key, goal = marked(planes[4]), marked(planes[2]), marked(planes[3])
+        by_key = len(way(planes, robot, key, key=False)) + len(way(planes, key, goal, key=True))
+        assert by_key < DoorKeyEnv().max_steps
+        longer += by_key > len(way(planes, robot, goal, key=True))
+    assert longer > 100
 
 
 def test_room_is_a_gymnasium_environment() -> None:
@@ -66,9 +85,39 @@ def test_room_is_a_gymnasium_environment() -> None:
 def test_a_short_run_has_a_whole_curve(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("stable_baselines3")
     monkeypatch.setattr("dtsn.reproduce.online.run.EPISODES", 1)
-    found = learn(Cell("door_key", agent, 0), 20)
-    assert [point["step"] for point in found["curve"]] == [2 * n for n in range(1, EVALUATIONS + 1)]
-    assert all(-1.21 <= point["return"] <= 1 for point in found["curve"])
+    found = learn(Cell("door_key", agent, 0), 80)
+    assert [point["step"] for point in found["curve"]] == [8 * n for n in range(1, EVALUATIONS + 1)]
+    assert all(-40 <= point["return"] < 0 for point in found["curve"])
+
+
+def test_episodes_side_by_side_are_those_one_by_one() -> None:
+    """Against playing them in turn, by an agent whose actions depend on what it sees."""
+
+    class Agent:
+        def predict(self, observations: np.ndarray, deterministic: bool) -> tuple[np.ndarray, None]:
+            assert deterministic
+            return observations.reshape(len(observations), -1).argmax(1) % 4, None
+
+    expected = []
+    for episode in range(5):
+        env = TASKS["navigation"].make()
+        seen, done, total = env.reset(seed=FIRST_TEST_SEED + episode)[0], False, 0.0
+        while not done:
+            seen, reward, terminated, truncated, _ = env.step(int(seen.reshape(-1).argmax() % 4))
+            total, done = total + float(reward), terminated or truncated
+        expected.append(total)
+    assert evaluate(Agent(), TASKS["navigation"].make, 5) == expected
+
+
+def test_crashing_never_pays_in_navigation() -> None:
+    env = TASKS["navigation"].make()
+    env.reset(seed=0)
+    total, done = 0.0, False
+    while not done:  # straight on, into the wall
+        _, reward, done, truncated, _ = env.step(0)
+        total += float(reward)
+        assert not truncated
+    assert total <= -30  # of whoever never arrives
 
 
 class Pretend:
@@ -90,6 +139,8 @@ def test_campaign_goes_on_where_it_stopped_and_reports(tmp_path: Path) -> None:
     next(ends)
     assert len(list(run_campaign(campaign, Pretend(), "again"))) == 4
     assert not list(run_campaign(campaign, Pretend(), "again"))
+    with pytest.raises(ValueError, match=r"other settings \(cartpole.steps is 200, not 100\)"):
+        run_campaign(dataclasses.replace(campaign, steps=200), Pretend(), "longer")
     summary = summarise(campaign.results)["cartpole"]["dtsn"]
     assert (summary["final_mean"], summary["steps"], summary["seeds"]) == (11.0, 100, 3)
     low, high = summary["final_interval"]

@@ -70,10 +70,12 @@ def test_masks_of_numpy_and_gymnasium(name: str) -> None:
     solver, obs = make(name), numbers(4, 5)
     closed = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]]).bool()
     expected = solver.act(obs, invalid_actions=closed, deterministic=True)
-    for mask in (closed.numpy(), closed.to(torch.int8), closed.numpy().astype(np.int8)):
+    for mask in (closed.numpy(), closed.to(torch.int8), *map(closed.numpy().astype, (np.int8, np.int64))):
         assert torch.equal(solver.act(obs, invalid_actions=mask, deterministic=True), expected)
     with pytest.raises(ValueError, match="0 or 1"):
         solver.act(obs, invalid_actions=2 * closed.to(torch.int8))
+    with pytest.raises(ValueError, match=r"must be bool \(4, 3\).*got torch.float32"):
+        solver.act(obs, invalid_actions=closed.float())
 
 
 def test_deterministic_acting_is_greedy_expansion() -> None:
@@ -140,6 +142,13 @@ def test_td_target(name: str) -> None:
     q = solver.eval()(obs, deterministic=True).detach()
     by_row = solver.td_target(reward, obs, ended, torch.tensor([0.0, 0.5, 1.0]))
     torch.testing.assert_close(by_row, torch.tensor([1.0, 2.0, 3 + float(q[2].max())]))
+    steps = solver.td_target(
+        np.stack([reward] * 2), torch.stack([obs] * 2), np.stack([ended] * 2), 0.9,
+        invalid_actions=np.stack([closed] * 2),
+    )  # fmt: skip
+    torch.testing.assert_close(steps, torch.stack([target] * 2))  # [T, B]
+    alone = solver.td_target(reward[0], obs[0], ended[0], 0.9, invalid_actions=closed[0])
+    torch.testing.assert_close(alone, target[0])
     with pytest.raises(ValueError, match=r"reward must have shape \[3\], got \[3, 1\]"):
         solver.td_target(reward[:, None], obs, ended, 0.9)
 

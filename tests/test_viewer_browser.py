@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dtsn.inspection import read_search
+from dtsn.pretrained import shipped
 from test_viewer import easy_level, save_procgen_solver
 
 sync_api = pytest.importorskip(
@@ -36,6 +37,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     runs = tmp_path_factory.mktemp("runs")
     (runs / "bad").mkdir()
     (runs / "bad/state.json").write_text("{")
+    for step in (10, 20):
+        shutil.copytree(shipped("dtsn"), runs / f"study/checkpoints/step-{step}")
     with contextlib.suppress(pytest.skip.Exception):  # only the test of Procgen needs it
         save_procgen_solver(runs / "leaper/one")
         save_procgen_solver(runs / "leaper/two")
@@ -166,6 +169,79 @@ def test_two_solvers_side_by_side(page: Page, address: str) -> None:
     assert "level=2000015" in page.url
 
 
+def test_checkpoint_of_a_run_is_chosen(page: Page, address: str) -> None:
+    page.goto(f"{address}#run=study&{LEVEL}")
+    page.wait_for_selector(TREE)
+    assert page.input_value("#step") == ""
+    with page.expect_response("**/api/search") as answered:
+        page.select_option("#step", "20")
+    assert answered.value.ok
+    assert answered.value.request.post_data_json["step"] == 20
+    page.wait_for_selector(TREE)
+    assert "step=20" in page.url
+    page.reload()
+    page.wait_for_selector(TREE)
+    assert page.input_value("#step") == "20"
+
+
+OWN = """
+import gymnasium, numpy
+from dtsn import NetworkConfig, Solver
+from dtsn.viewer import show
+
+class Corridor(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (6,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        self.place = seed % 5
+        return self.observe(), {}
+    def step(self, action):
+        self.place = max(0, self.place + (1 if action else -1))
+        return self.observe(), -1.0, self.place == 5, False, {}
+    def observe(self):
+        return numpy.eye(6, dtype=numpy.float32)[self.place]
+
+def draw(env):
+    picture = numpy.full((20, 60, 3), 255, numpy.uint8)
+    picture[:, 10 * env.unwrapped.place:][:, :10] = (200, 0, 0)
+    return picture
+
+env = Corridor()
+small = NetworkConfig(latent=8, hidden=8)
+solvers = {
+    name: Solver.create(kind, env.observation_space, env.action_space, network=small, seed=0)
+    for name, kind in {"planner": "dtsn", "other": "qnet"}.items()
+}
+say = lambda address: print(address, flush=True)
+show(solvers, env, render=draw, actions=["back", "on"], port=0, ready=say)
+"""
+
+
+def test_own_environment_by_its_render_function(page: Page) -> None:
+    with subprocess.Popen([sys.executable, "-c", OWN], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            page.goto(f"{process.stdout.readline().strip()}#level=2&vs=other")
+            page.wait_for_selector(".pane:nth-child(2):not(.busy) .tree svg")
+            red = """(image) => {
+                const canvas = document.createElement("canvas");
+                [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+                const context = canvas.getContext("2d", { willReadFrequently: true });
+                context.drawImage(image, 0, 0);
+                const green = (n) => context.getImageData(10 * n + 5, 10, 1, 1).data[1];
+                return [0, 1, 2, 3, 4, 5].filter((n) => green(n) === 0);
+            }"""
+            assert page.locator(".pane .frame").evaluate_all(f"(all) => all.map({red})") == [[2], [2]]
+            page.locator('.pane:first-child .q-row:has-text("on")').click()
+            page.wait_for_selector(".pane:first-child:not(.busy) >> text=Step 1; return -1.")
+            assert page.locator(".pane:first-child .frame").evaluate(red) == [3]
+            assert page.is_visible("#differ")
+            options = page.query_selector_all("#run option")
+            assert [option.get_attribute("value") for option in options] == ["planner", "other"]
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
 def test_next_level_where_they_disagree(page: Page, address: str) -> None:
     page.route("**/api/disagree", lambda route: route.fulfill(json={"level": 2000099, "last": 2000100}))
     page.goto(f"{address}#{LEVEL}")
@@ -216,6 +292,13 @@ def test_file_that_is_no_search_is_refused(browser: Any, address: str, tmp_path:
     page.close()
 
 
+def numbers_outside_their_nodes(page: Page) -> list[str]:
+    outside = """(texts) => texts
+        .filter((t) => t.getBBox().width > t.parentNode.querySelector(".disc").getBBox().width)
+        .map((t) => t.textContent)"""
+    return page.locator(".tree .order").evaluate_all(outside)
+
+
 def test_large_trees_can_be_seen_whole_and_read(page: Page, address: str) -> None:
     page.goto(f"{address}#{LEVEL}&iterations=200")
     page.wait_for_selector('.pane:not(.busy) .tree [data-id="800"]')
@@ -223,6 +306,8 @@ def test_large_trees_can_be_seen_whole_and_read(page: Page, address: str) -> Non
         const box = document.querySelector(".tree"), seen = box.querySelector("svg").getBoundingClientRect();
         return [seen.width / box.clientWidth, seen.height / box.clientHeight];
     }"""
+    assert page.locator(".tree .order.digits-3").count() == 101  # 100 to 200, at once
+    assert numbers_outside_their_nodes(page) == []
     page.keyboard.press("0")
     wide, high = page.evaluate(size)
     assert wide <= 1.02
@@ -230,10 +315,7 @@ def test_large_trees_can_be_seen_whole_and_read(page: Page, address: str) -> Non
     for _ in range(5):
         page.keyboard.press("+")
     assert page.evaluate(size)[1] > 5
-    text = page.locator(".tree .order.digits-3").first
-    assert text.text_content() in [str(n) for n in range(100, 201)]
-    disc = "t.parentNode.querySelector('.disc')"
-    assert text.evaluate(f"(t) => t.getBBox().width <= {disc}.getBBox().width")  # fits its node
+    assert numbers_outside_their_nodes(page) == []
     assert page.locator(".tree .value").count() > 500
 
 

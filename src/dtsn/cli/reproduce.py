@@ -138,7 +138,7 @@ def reproduce_procgen(
 def reproduce_online(
     campaign: Annotated[OnlineCampaign, tyro.conf.arg(name="")] = ONLINE_CAMPAIGN,
     workers: Annotated[Workers, tyro.conf.arg(name="")] = WORKERS,
-    out: Path = REPORT / "online.md",
+    out: Path = REPORT / "online-results.md",
 ) -> None:
     """Learn online with D-TSN, TreeQN and a plain DQN, for equally many environment steps.
 
@@ -219,18 +219,19 @@ def report(
 ) -> None:
     """Write tables and figures from the raw rows of dtsn reproduce.
 
-    Writes a Markdown page each for Navigation, Procgen and the Game of 24, as far as there are rows.
+    Writes a Markdown page for each of Navigation, Procgen, the Game of 24 and online learning, as far as
+    there are rows.
 
     Example: dtsn report --results report/results --out report/results.md
 
     Args:
         results: folder with the raw rows of dtsn reproduce.
-        out: Markdown file to write; its figures go to figures/ beside it, and so do
-            procgen-results.md and game24-results.md.
+        out: Markdown file to write; its figures go to figures/ beside it, as do the other pages.
         budget: of the Procgen rows to show; other budgets than cpu have pages and figures of their own.
     """
     from dtsn.reproduce.game24.report import PAGE, build_game24_report
     from dtsn.reproduce.navigation.report import build_navigation_report
+    from dtsn.reproduce.online.report import build_online_report
     from dtsn.reproduce.procgen.report import build_procgen_report
 
     written: list[Path] = []
@@ -243,9 +244,11 @@ def report(
     elif (results / "procgen" / "rows").is_dir():
         console().print(f"no rows of the {budget} budget in {results / 'procgen' / 'rows'}: see --budget")
     written += build_game24_report(results / "game24", out.with_name(PAGE))
+    if any((results / "online" / "rows").glob("*.json")):
+        written += build_online_report(results / "online", out.with_name("online-results.md"))
     if not written:
         raise UserError(
-            f"{results} has no rows of navigation or procgen ({budget} budget), nor of game24: "
+            f"{results} has no rows of navigation, procgen ({budget} budget), game24 or online: "
             "dtsn reproduce makes them"
         )
     done("wrote " + ", ".join(map(str, written)), f"read {written[0]}")

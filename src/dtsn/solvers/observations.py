@@ -89,17 +89,17 @@ def _read_parts(
 
 
 def read_mask(mask: Any, lead: tuple[int, ...], actions: int, device: torch.device) -> Tensor | None:
-    """``invalid_actions`` with the observations' leading dimensions as bool ``[B, A]``; int8 0/1 will do."""
+    """Read ``invalid_actions`` ``[..., A]`` of bools or 0/1 integers as bool ``[B, A]``."""
     if mask is None:
         return None
     tensor = torch.as_tensor(mask, device=device)
-    if tensor.shape != (*lead, actions) or tensor.dtype not in (torch.bool, torch.int8):
+    if tensor.shape != (*lead, actions) or tensor.is_floating_point() or tensor.is_complex():
         raise UserError(
             f"invalid_actions must be bool {(*lead, actions)} (batch, actions), "
             f"got {tensor.dtype} {tuple(tensor.shape)}"
         )
-    if tensor.dtype == torch.int8 and not bool(((tensor == 0) | (tensor == 1)).all()):
-        raise UserError("invalid_actions of int8 must be 0 or 1, got others")
+    if tensor.dtype != torch.bool and not bool(((tensor == 0) | (tensor == 1)).all()):
+        raise UserError(f"invalid_actions of {tensor.dtype} must be 0 or 1, got others")
     return tensor.bool().reshape(-1, actions)
 
 

@@ -291,12 +291,12 @@ class Solver(nn.Module):
         invalid_actions: Any = None,
         deterministic: bool = True,
     ) -> Tensor:
-        """``r + γ max Q(s′, ·)``, only ``r`` where the episode terminated: a target ``[B]`` for ``q_target``.
+        """``r + γ max Q(s′, ·)``, only ``r`` where the episode terminated: ``[...]`` for ``q_target``.
 
-        By the acting planner without gradients. ``invalid_actions [B, A]`` are of ``next_observation``.
+        By the acting planner without gradients. ``invalid_actions [..., A]`` are of ``next_observation``.
         """
         with torch.no_grad():
-            rows, lead = self._rows(next_observation, "next_observation", batched=True)
+            rows, lead = self._rows(next_observation, "next_observation")
             like = self._any_tensor()
             reward = torch.as_tensor(reward, device=like.device).to(like.dtype)
             ended = torch.as_tensor(terminated, device=like.device).bool()
@@ -304,13 +304,14 @@ class Solver(nn.Module):
                 if given.shape != lead:
                     raise UserError(f"{name} must have shape {list(lead)}, got {list(given.shape)}")
             closed = read_mask(invalid_actions, lead, self.world_model.num_actions, like.device)
-            going_on = (~ended).nonzero().squeeze(1)  # where all is over, nothing may be open
+            going_on = (~ended).reshape(-1).nonzero().squeeze(1)  # where all is over, nothing may be open
             if not len(going_on):
                 return torch.as_tensor(reward)
             latent = self.world_model.encode(map_arrays(lambda array: array[going_on], rows))
             closed = None if closed is None else closed[going_on]
             tree = self._tree(True, latent, (len(going_on),), closed, None, None, deterministic)
-            best = torch.zeros_like(reward).index_copy(0, going_on, tree.q.amax(1).to(reward.dtype))
+            best = reward.new_zeros(reward.numel()).index_copy(0, going_on, tree.q.amax(1).to(reward.dtype))
+            best = best.reshape(lead)
             return torch.where(ended, reward, reward + discount * best)
 
     def loss(

@@ -90,8 +90,16 @@ def load_solver(
     Returns:
         A solver in ``eval()`` mode, from observations ``[B, ...]`` to Q-values ``[B, A]``.
     """
-    run = RunFolder.of(folder)
-    folder = checkpoint_of(Path(folder))
+    environment = RunFolder.of(folder).environment()
+    solver = _loaded(checkpoint_of(Path(folder)), device, world_model, search)
+    if environment is not None:
+        solver.environment = environment.id
+    return solver
+
+
+def _loaded(
+    folder: Path, device: str, world_model: WorldModel | KnownModel | None, search: dict[str, Any]
+) -> Solver:
     state = checkpoint.load_state(folder)
     try:
         config = config_from_dict(TrainConfig, state.get("config"))
@@ -119,8 +127,6 @@ def load_solver(
         solver.load_state_dict(tensors, strict=False)
     except (ValueError, RuntimeError) as error:
         raise _misfit(folder, error) from error
-    environment = run.environment()
-    solver.environment = None if environment is None else environment.id
     return solver.to(device).eval()
 
 

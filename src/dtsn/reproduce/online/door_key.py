@@ -1,7 +1,8 @@
 """A small room with a locked door: fetch the key, pass the door, reach the goal.
 
-The detour to the key pays only at the end, so the task needs a plan of some ten steps. A wall with the door
-divides the room; key and robot are on its left, the goal is on its right, all drawn anew for each episode.
+Whoever makes straight for the goal stands before a locked door: the key is a detour that pays only later,
+and rooms are drawn anew for each episode, so the way has to be thought out. A wall with the door divides the
+room; key and robot are on its left, the goal is on its right.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ PLANES = ("wall", "door", "key", "goal", "robot")
 
 
 class DoorKeyEnv(gymnasium.Env):  # type: ignore[misc]
-    """Planes ``[5, H, W]`` uint8; reward −0.02 a step, 1 at the goal; stepping on the key takes it."""
+    """Planes ``[5, H, W]`` uint8; reward −1 a step, as in Navigation; stepping on the key takes it."""
 
-    def __init__(self, size: int = 6, max_steps: int = 60) -> None:
+    def __init__(self, size: int = 4, max_steps: int = 40) -> None:
         if size < 4:
             raise UserError(f"size must be at least 4, got {size}")
         self.size, self.max_steps = size, max_steps
@@ -53,8 +54,7 @@ class DoorKeyEnv(gymnasium.Env):  # type: ignore[misc]
         self._has_key |= self._robot == self._key
         self._elapsed += 1
         success = self._robot == self._goal
-        reward = 1.0 if success else -0.02
-        return self._observation(), reward, success, self._elapsed >= self.max_steps and not success, {}
+        return self._observation(), -1.0, success, self._elapsed >= self.max_steps and not success, {}
 
     def _observation(self) -> Bytes:
         planes = np.zeros((len(PLANES), self.size, self.size), np.uint8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,9 @@ import numpy as np
 from dtsn.errors import UserError
 from dtsn.processes import prepare
 from dtsn.reproduce.jobs import Executor, Job
-from dtsn.reproduce.online.tasks import AGENTS, EPISODES, EVALUATIONS, TASKS, make_agent
-from dtsn.reproduce.records import write_record
+from dtsn.reproduce.online.tasks import AGENTS, EPISODES, EVALUATIONS, ITERATIONS, TASKS, make_agent
+from dtsn.reproduce.records import read_record, write_record
+from dtsn.settings import difference, plain
 from dtsn.storage import replace_durably
 
 FIRST_TEST_SEED = 1_000_000  # of evaluation episodes; training draws its own
@@ -55,8 +56,9 @@ class OnlineCampaign:
                     raise UserError(f"{name} must be of {', '.join(known)}, got {given!r}")
         if self.seeds < 1:
             raise UserError(f"seeds must be at least 1, got {self.seeds}")
-        if self.steps is not None and self.steps < EVALUATIONS:
-            raise UserError(f"steps must be at least {EVALUATIONS}, got {self.steps}")
+        least = EVALUATIONS * max(TASKS[task].envs for task in self.tasks)
+        if self.steps is not None and self.steps < least:
+            raise UserError(f"steps must be at least {least}, got {self.steps}")
 
     def cells(self) -> list[Cell]:
         """All runs, seed by seed, so that an early stop leaves whole comparisons."""
@@ -75,15 +77,36 @@ class OnlineCampaign:
         """Environment steps of a run."""
         return self.steps or TASKS[task].steps
 
+    def settings(self) -> dict[str, Any]:
+        """What decides the rows of each task, as plain data."""
+        return {
+            name: plain(
+                {
+                    "steps": self.steps_of(name),
+                    "gamma": task.gamma,
+                    "envs": task.envs,
+                    "iterations": ITERATIONS,
+                    "dqn": task.settings,
+                    "network": asdict(task.network),
+                    "mlp": task.mlp,
+                }
+            )
+            for name, task in TASKS.items()
+            if name in self.tasks
+        }
+
 
 def run_campaign(campaign: OnlineCampaign, executor: Executor, command: str) -> Iterator[tuple[Cell, str]]:
     """Make the runs that have no file yet; yields (run, outcome) as they end."""
+    path, settings = campaign.results / "meta.json", campaign.settings()
+    made = read_record(path).get("tasks", {})
+    if differs := difference(made, settings):
+        raise UserError(
+            f"{campaign.results} was made with other settings ({differs}): move it away or use another folder"
+        )
     waiting = [cell for cell in campaign.cells() if not campaign.path(cell).exists()]
     if waiting:
-        settings = {
-            task: TASKS[task].settings | {"steps": campaign.steps_of(task)} for task in campaign.tasks
-        }
-        write_record(campaign.results / "meta.json", command, {"tasks": settings})
+        write_record(path, command, {"tasks": made | settings})
     jobs = {
         cell: Job(
             "dtsn.reproduce.online.run",
@@ -112,7 +135,7 @@ def learn(cell: Cell, steps: int) -> dict[str, Any]:
         def _on_step(self) -> bool:
             if self.num_timesteps >= due[len(rows)]:
                 before = time.process_time()
-                mean = float(np.mean(evaluate(self.model, task.make(), EPISODES)))
+                mean = float(np.mean(evaluate(self.model, task.make, EPISODES)))
                 seconds = before - self.start - self.spent
                 rows.append({"step": self.num_timesteps, "return": mean, "cpu_seconds": seconds})
                 print(json.dumps(rows[-1]), flush=True)
@@ -123,16 +146,20 @@ def learn(cell: Cell, steps: int) -> dict[str, Any]:
     return {**cell._asdict(), "episodes": EPISODES, "curve": rows}
 
 
-def evaluate(agent: Any, env: gymnasium.Env[Any, Any], episodes: int) -> list[float]:
-    """Returns of deterministic acting on the same episodes for every agent."""
-    returns = []
-    for episode in range(episodes):
-        observation, done, total = env.reset(seed=FIRST_TEST_SEED + episode)[0], False, 0.0
-        while not done:
-            action, _ = agent.predict(observation, deterministic=True)
-            observation, reward, terminated, truncated, _ = env.step(int(action))
-            total, done = total + float(reward), terminated or truncated
-        returns.append(total)
+def evaluate(agent: Any, make: Callable[[], gymnasium.Env[Any, Any]], episodes: int) -> list[float]:
+    """Returns of deterministic acting on the same episodes for every agent, played side by side."""
+    envs = [make() for _ in range(episodes)]
+    seen = [env.reset(seed=FIRST_TEST_SEED + episode)[0] for episode, env in enumerate(envs)]
+    returns, running = [0.0] * episodes, list(range(episodes))
+    while running:
+        actions, _ = agent.predict(np.stack([seen[episode] for episode in running]), deterministic=True)
+        still = []
+        for episode, action in zip(running, actions, strict=True):
+            seen[episode], reward, terminated, truncated, _ = envs[episode].step(int(action))
+            returns[episode] += float(reward)
+            if not (terminated or truncated):
+                still.append(episode)
+        running = still
     return returns
 
 

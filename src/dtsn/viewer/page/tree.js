@@ -82,7 +82,8 @@ export function makeTree(box, model, zoom) {
     group.append(ring, disc);
     colour(group, model.share(node.path_value));
     if (node.expanded_at !== null && large >= 7) {
-      group.append(svg("text", { x, y, class: `order digits-${String(node.expanded_at).length}` }, String(node.expanded_at)));
+      const order = String(node.expanded_at), size = Math.min(10, (order.length > 2 ? 0.94 : 1.25) * large); // fits the disc
+      group.append(svg("text", { x, y, class: `order digits-${order.length}`, "font-size": size }, order));
     }
     if (model.blockedIds.has(node.id) && roomy) {
       const arm = 0.6 * small;
