@@ -539,7 +539,7 @@ MISTAKES = {
         "typo holds no run to resume",
     ),
     "eval of no run": (("eval", "procgen", "typo"), "typo"),
-    "report of nothing": (("report", "--results", "missing"), "missing has no rows of navigation or procgen"),
+    "report of nothing": (("report", "--results", "missing"), "missing has no rows of navigation, procgen"),
     "negative steps": (("train", "--steps", "-3"), "steps must be at least 1, got -3"),
     "steps of no number": (("train", "--steps", "many"), "many"),
     "no episodes": (("collect", "--out", "new.h5", "--episodes", "0"), "episodes must be at least 1, got 0"),
