@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import io
 import json
+import math
 import os
 import secrets
 import socket
@@ -19,13 +20,14 @@ import time
 import weakref
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 
 from dtsn.arrays import Array
 from dtsn.errors import UserError
 
+MAX_ARRAY_HEADER = 10_000  # bytes
 LOCK_BYTES = 1000  # of what a lock says
 HEARTBEAT = 30.0  # seconds between two signs of life of a lock
 STALE_AFTER = 600.0  # seconds without one, after which a lock of another host is stale
@@ -72,10 +74,9 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 def read_json(path: Path, limit: int) -> dict[str, Any]:
     """Read a JSON object of at most ``limit`` bytes, without NaN and infinity, which JSON does not have."""
+    content = read_bounded(path, limit)
     try:
-        found = json.loads(read_bounded(path, limit), parse_constant=_refuse_constant)
-    except (StorageError, FileNotFoundError):
-        raise
+        found = parse_json(content)
     except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} must be readable JSON, got an error: {error}") from error
     if not isinstance(found, dict):
@@ -83,24 +84,47 @@ def read_json(path: Path, limit: int) -> dict[str, Any]:
     return found
 
 
+def parse_json(content: bytes) -> Any:
+    """JSON in UTF-8 by the book: no NaN and no infinity, be it as a word or as a number like 1e999."""
+    return json.loads(content.decode(), parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse_constant(digits)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise UserError(f"{name} is not a number of JSON")
+
+
 def read_array(path: Path, limit: int) -> Array:
     """Read a plain array of numbers that ``numpy.save`` wrote, of at most ``limit`` bytes."""
     stream = io.BytesIO(read_bounded(path, limit))
     try:
-        version = np.lib.format.read_magic(stream)
-        first = version == (1, 0)
-        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
-        if dtype.kind not in "biuf" or dtype.itemsize > 8:
-            raise UserError(f"its type is {dtype}")
+        shape, fortran, dtype = read_array_header(stream)
         values = np.frombuffer(stream.read(), dtype)
         return values.reshape(shape, order="F" if fortran else "C").copy()
     except Exception as error:  # what is no array makes numpy raise nearly anything
         raise StorageError(f"{path} must be an array of numbers by numpy.save, got {error}") from error
 
 
-def _refuse_constant(name: str) -> None:
-    raise UserError(f"{name} is not JSON")
+def read_array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order (whether Fortran's) and type of an array of plain numbers by ``numpy.save``.
+
+    NumPy reads as many bytes of a header as it claims to have before it looks at the number.
+    """
+    magic = stream.read(8)
+    wide = magic[6:7] != b"\1"
+    length = stream.read(4 if wide else 2)
+    if not magic.startswith(b"\x93NUMPY") or int.from_bytes(length, "little") > MAX_ARRAY_HEADER:
+        raise UserError(f"no header of at most {MAX_ARRAY_HEADER} bytes")
+    header = io.BytesIO(length + stream.read(int.from_bytes(length, "little")))
+    read = np.lib.format.read_array_header_2_0 if wide else np.lib.format.read_array_header_1_0
+    shape, fortran, dtype = read(header)
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise UserError(f"its type is {dtype}")
+    return shape, fortran, dtype
 
 
 def append_to(path: Path) -> io.FileIO:

@@ -17,7 +17,7 @@ from dtsn.data.format import DatasetError, Episode
 from dtsn.data.writer import DatasetWriter
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions
 from dtsn.errors import UserError
-from dtsn.storage import open_regular
+from dtsn.storage import open_regular, read_array_header
 
 # TIME_NUMBER_STEPS_LEVEL_RETURN.npz
 DGRL_NAME = re.compile(r"[^_]+_(?P<number>\d{1,18})_(?P<steps>\d{1,18})_(?P<level>-?\d{1,18})_-?[\d.]+\.npz")
@@ -119,13 +119,11 @@ def _check_directory(content: BinaryIO) -> None:
 
 def _read_npy(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], kind: type[np.generic]) -> Array:
     """A plain array of numbers of this shape, row by row as another type: nothing is allocated by a claim."""
+    if archive.getinfo(name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise UserError(f"{name} must be stored or deflated: others are inflated without a limit")
     with archive.open(name) as stream:
-        version = np.lib.format.read_magic(stream)
-        read = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
-        claimed, fortran, dtype = read(stream)
-        if claimed != shape or dtype.kind not in "biuf" or dtype.itemsize > 8 or fortran:
+        claimed, fortran, dtype = read_array_header(stream)
+        if claimed != shape or fortran:
             raise UserError(f"{name} must be numbers {list(shape)}, got {dtype}{list(claimed)}")
         values = np.empty(shape, kind)
         for row in values.reshape(len(values), -1):

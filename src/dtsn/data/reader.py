@@ -14,6 +14,7 @@ import torch
 from dtsn.arrays import Array
 from dtsn.batch import Batch
 from dtsn.data.format import PLAIN_ARRAYS, DatasetError, Episode, ObservationSpec, to_json
+from dtsn.data.frames import Frames
 from dtsn.data.sampling import Sampler, Transform
 from dtsn.data.verification import (
     boundary,
@@ -51,7 +52,7 @@ class Dataset:
                 self._signature = signature(self._file)
                 self.header = read_header(self.path, self._file)
                 arrays = open_arrays(self.path, self._file)
-                self._observations = arrays["observations"]
+                arrays["observations"] = self._observations = Frames(arrays["observations"])
                 self.observation: ObservationSpec = read_observation(
                     self.path, self.header, self._observations
                 )

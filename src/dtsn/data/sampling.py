@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch
 from dtsn.arrays import Array, Ints
 from dtsn.batch import Batch
 from dtsn.data.format import BLOCK
+from dtsn.data.frames import Frames
 
 Transform = Callable[[dict[str, Array], np.random.Generator], dict[str, Array]]
 
@@ -38,7 +39,7 @@ class Sampler:
 
     def __init__(
         self,
-        frames: Any,
+        frames: Frames,
         arrays: Mapping[str, Array],
         *,
         real_last_frames: bool,
@@ -141,7 +142,7 @@ class _Order(NamedTuple):
 class _Pool:
     """A bounded number of frames in memory: `slots` blocks, each with the frame that follows it."""
 
-    def __init__(self, source: Any, block: int, slots: int) -> None:
+    def __init__(self, source: Frames, block: int, slots: int) -> None:
         self._source, self._block = source, block
         self._stride = min(block + 1, len(source))
         self._frames = np.empty((slots * self._stride, *source.shape[1:]), source.dtype)
@@ -158,7 +159,7 @@ class _Pool:
         for slot, block in enumerate(np.sort(blocks)):
             first, place = int(block) * self._block, slot * self._stride
             last = min(first + self._stride, len(self._source))
-            self._source.read_direct(self._frames, np.s_[first:last], np.s_[place : place + last - first])
+            self._source.read_into(self._frames[place : place + last - first], first)
             self._begin[block] = place
         self._held = blocks
 

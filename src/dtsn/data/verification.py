@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -38,8 +37,12 @@ from dtsn.data.format import (
     without_controls,
 )
 from dtsn.errors import brief
+from dtsn.storage import parse_json
 
 MAX_DEFLATE_RATIO = 1032  # gzip cannot expand by more
+MAX_PLAIN_CHUNK = 2**16  # entries
+CHUNK_OVERHEAD = 4096  # bytes
+SPARE_BYTES = 2**23  # of a file, for its header and what HDF5 leaves unused
 
 
 @contextmanager
@@ -47,8 +50,10 @@ def boundary(path: Path) -> Iterator[None]:
     """Whatever reading a file raises becomes a DatasetError that names it."""
     try:
         yield
-    except DatasetError:
-        raise
+    except DatasetError as error:
+        if str(path) in str(error):
+            raise
+        raise DatasetError(f"{path}: {error}; {REMEDY}") from error
     except Exception as error:  # damaged files make HDF5 raise nearly anything
         raise DatasetError(f"{path}: cannot be read ({error}); {REMEDY}") from error
 
@@ -74,7 +79,7 @@ def read_header(path: Path, file: h5py.File) -> dict[str, Any]:
                 f"{path}: {name} must take at most {MAX_HEADER_BYTES} bytes, got {size}; {REMEDY}"
             )
         texts.append(bytes(file.attrs[name]))
-    header = json.loads(texts[0])
+    header = parse_json(texts[0])
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DatasetError(f"{path}: not a {FORMAT} file; give one that `DatasetWriter` wrote")
     version = header.get("format_version")
@@ -96,6 +101,8 @@ def read_header(path: Path, file: h5py.File) -> dict[str, Any]:
         raise DatasetError(f"{path}: num_actions must be 1 to {MAX_ACTIONS}, got {found}; {REMEDY}")
     if not 0 <= header["discount"] <= 1:
         raise DatasetError(f"{path}: discount must lie in [0, 1], got {header['discount']}; {REMEDY}")
+    if not all(isinstance(digest, str) for digest in header["sha256"].values()):
+        raise DatasetError(f"{path}: header field sha256 must map arrays to texts; {REMEDY}")
     cleaned: dict[str, Any] = without_controls(header)
     return cleaned
 
@@ -106,7 +113,17 @@ def open_arrays(path: Path, file: h5py.File) -> dict[str, Any]:
     if len(file) > len(names):
         strangers = [name for name, _ in zip(file, range(len(names) + 1), strict=False) if name not in names]
         raise DatasetError(f"{path}: must hold nothing besides its arrays, got {brief(strangers)}; {REMEDY}")
-    return {name: _open_array(path, file, name) for name in names}
+    arrays = {name: _open_array(path, file, name) for name in names}
+    most = SPARE_BYTES + 4 * sum(_most_bytes(array) for array in arrays.values())
+    if path.stat().st_size > most:  # a sparse file takes no room, but hours to be hashed
+        raise DatasetError(f"{path}: must have at most {most} bytes for its arrays, got more; {REMEDY}")
+    return arrays
+
+
+def _most_bytes(array: Any) -> int:
+    """What an array can take in a file, with what HDF5 keeps of each of its chunks."""
+    chunks = -(-len(array) // array.chunks[0]) if array.chunks else 0
+    return int(array.size * array.dtype.itemsize + chunks * CHUNK_OVERHEAD)
 
 
 def _open_array(path: Path, file: h5py.File, name: str) -> Any:
@@ -132,6 +149,10 @@ def _open_array(path: Path, file: h5py.File, name: str) -> Any:
     if not compressed and len(array) > MAX_STEPS:
         raise DatasetError(
             f"{path}: {name} must have at most {MAX_STEPS} entries, got {len(array)}; {REMEDY}"
+        )
+    if not compressed and array.chunks is not None and array.chunks[0] > MAX_PLAIN_CHUNK:
+        raise DatasetError(
+            f"{path}: {name} must be stored in chunks of at most {MAX_PLAIN_CHUNK} entries; {REMEDY}"
         )
     if compressed and array.chunks != (CHUNK, *array.shape[1:]):
         raise DatasetError(

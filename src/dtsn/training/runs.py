@@ -28,6 +28,7 @@ from dtsn.storage import (
     append_to,
     aside,
     open_regular,
+    parse_json,
     read_bounded,
     read_json,
     real_folder,
@@ -272,7 +273,7 @@ def truncate_metrics(path: Path, step: int) -> None:
 
 def _row(path: Path, number: int, line: bytes) -> dict[str, float]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except (ValueError, RecursionError):
         row = None
     numbers = isinstance(row, dict) and all(type(value) in (int, float) for value in row.values())
