@@ -35,6 +35,7 @@ MAX_STATE_BYTES = 1 << 20
 MAX_TENSOR_BYTES = 1 << 28  # of one file: reading it takes three times as much
 MAX_TENSOR_HEADER = 1 << 20
 MAX_FILES = 8
+MAX_DAMAGED = 20  # checkpoints that are passed over: each may take a second to read
 
 _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})|\.step-(0|[1-9][0-9]{0,17})\.old")
 _LEFTOVER = re.compile(r"\.step-[0-9]+(\.[0-9a-f]{16})?\.(partial|pruned|old)")
@@ -215,19 +216,20 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that verifies; damaged ones are passed over."""
-    for path in reversed(checkpoints(folder)):
-        try:
-            verified_state(path)
-        except CheckpointError:
-            continue
-        return path
-    return None
+    """The newest checkpoint that verifies; damaged ones are passed over, but not without end."""
+    return next(iter(_newest_sound(folder, 1)), None)
 
 
 def best_checkpoint(folder: Path) -> Path | None:
     """The sound checkpoint with the highest validation score, the earliest of equals; None without scores."""
-    return _best(_sound(folder))
+    scores: dict[Path, float] = {}
+    for path in checkpoints(folder):
+        with contextlib.suppress(CheckpointError):
+            score = load_state(path).get("validation")
+            if isinstance(score, (int, float)):
+                scores[path] = score
+    best_first = sorted(scores, key=lambda path: -scores[path])
+    return next((path for path in best_first[:MAX_DAMAGED] if _is_sound(path)), None)
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:
@@ -237,11 +239,11 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
     """
     if folder.is_symlink():
         raise CheckpointError(f"{folder} must be a folder and not a link: remove the link")
-    sound = _sound(folder)
-    if sound:
-        found, kept = checkpoints(folder), list(sound)[-keep:]
-        for path in found[: found.index(kept[0])]:
-            if path != _best(sound) and path.is_dir():
+    kept = _newest_sound(folder, keep)
+    if kept:
+        found, best = checkpoints(folder), best_checkpoint(folder)
+        for path in found[: found.index(kept[-1])]:
+            if path != best and path.is_dir():
                 # What is half deleted has another name.
                 os.rename(path, aside(folder / path.name.strip(".").removesuffix(".old"), "pruned"))
     leftovers = {path for path in folder.glob(".step-*") if _LEFTOVER.fullmatch(path.name)}
@@ -249,18 +251,26 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
         _remove(path)
 
 
-def _sound(folder: Path) -> dict[Path, float | None]:
-    """The checkpoints that verify, oldest first, with their validation scores."""
-    scores: dict[Path, float | None] = {}
-    for path in checkpoints(folder):
-        with contextlib.suppress(CheckpointError):
-            scores[path] = verified_state(path).get("validation")
-    return scores
+def _newest_sound(folder: Path, count: int) -> list[Path]:
+    """The newest ``count`` checkpoints that verify, newest first; the search ends at many damaged ones."""
+    sound: list[Path] = []
+    damaged = 0
+    for path in reversed(checkpoints(folder)):
+        if len(sound) == count or damaged == MAX_DAMAGED:
+            break
+        if _is_sound(path):
+            sound.append(path)
+        else:
+            damaged += 1
+    return sound
 
 
-def _best(scores: dict[Path, float | None]) -> Path | None:
-    scored = {path: score for path, score in scores.items() if isinstance(score, (int, float))}
-    return max(scored, key=lambda path: scored[path]) if scored else None
+def _is_sound(path: Path) -> bool:
+    try:
+        verified_state(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ import stat
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -132,13 +133,14 @@ def append_to(path: Path) -> io.FileIO:
     return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a new file and force it to the disk; a file or link that is there already is an error."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(file, left) :]
+        for part in [content] if isinstance(content, bytes) else content:
+            left = memoryview(part)
+            while left:
+                left = left[os.write(file, left) :]
         os.fsync(file)
     finally:
         os.close(file)
@@ -196,10 +198,11 @@ class RunLock:
         self.path = run / ".lock"
         self._file = self._acquire()
         now = datetime.now().isoformat(" ", "seconds")
-        said = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now})
+        said = {"pid": os.getpid(), "host": socket.gethostname(), "since": now, "key": secrets.token_hex(8)}
+        self._statement = json.dumps(said).encode()
         try:
             os.ftruncate(self._file.fileno(), 0)
-            os.pwrite(self._file.fileno(), said.encode(), 0)
+            os.pwrite(self._file.fileno(), self._statement, 0)
         except OSError as error:
             self._give_up()
             raise StorageError(f"{run}: cannot be written ({error})") from error
@@ -212,16 +215,34 @@ class RunLock:
         self._released.set()
         self._give_up()
 
+    def check(self) -> None:
+        """Refuse to go on if another host took the folder over, as it may after a long silence of ours."""
+        if not self._is_mine(missing=True):
+            raise RunInUseError(
+                f"{self.path.parent} was taken over by another process while this one was silent: "
+                "stop one of them"
+            )
+
     def _give_up(self) -> None:
         if not self._file.closed:
             with contextlib.suppress(OSError):
-                self.path.unlink(missing_ok=True)
+                if self._is_mine(missing=False):
+                    self.path.unlink(missing_ok=True)
             self._file.close()
+
+    def _is_mine(self, missing: bool) -> bool:
+        """Whether the file at the lock's place is ours; ``missing`` if there is none, as after an rm."""
+        try:
+            with open_regular(self.path, os.O_RDONLY | os.O_NOFOLLOW) as file:
+                return os.pread(file.fileno(), LOCK_BYTES, 0) == self._statement
+        except FileNotFoundError:
+            return missing
 
     def touch(self) -> None:
         """Give a sign of life, for those on other hosts."""
         with contextlib.suppress(OSError, ValueError):  # closed in between
-            os.utime(self._file.fileno())
+            if self._is_mine(missing=True):
+                os.utime(self._file.fileno())
 
     def _acquire(self) -> io.FileIO:
         while True:

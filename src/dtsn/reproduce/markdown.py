@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dtsn.storage import replace_durably
+
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table."""
@@ -47,5 +49,5 @@ def _settings(config: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
 def write_text(path: Path, text: str) -> Path:
     """Write a page or data file, with the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    replace_durably(path, text.encode())
     return path

@@ -179,6 +179,8 @@ class RunFolder:
 
     def save(self, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> Path:
         """Write a checkpoint of ``state["step"]``."""
+        if self._lock is not None:
+            self._lock.check()
         if self._log is not None:
             with self._named():
                 os.fsync(self._log.fileno())  # what leads to a checkpoint is logged once it is there
@@ -187,12 +189,19 @@ class RunFolder:
 
     def prune(self, keep: int) -> None:
         """Delete old checkpoints, save the newest ones and the best one."""
+        if self._lock is not None:
+            self._lock.check()
         with self._named():
             checkpoint.prune_checkpoints(self.checkpoints, keep)
 
     def folder(self, name: str) -> Path:
-        """A folder of the run's own, say for kept batches; a link is refused."""
-        return real_folder(self.path / name)
+        """A folder of the run's own, say for kept batches; links to elsewhere, there or in it, are refused."""
+        folder = real_folder(self.path / name)
+        for above, folders, files in os.walk(folder):
+            for path in (Path(above, entry) for entry in (*folders, *files)):
+                if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+                    raise StorageError(f"{path} must not be a link to elsewhere: remove the link")
+        return folder
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -251,16 +260,8 @@ def truncate_metrics(path: Path, step: int) -> None:
         return
     partial = aside(path, "partial")
     try:
-        write_durably(partial, b"")
-        with io.BufferedReader(open_regular(path)) as log, io.BufferedWriter(append_to(partial)) as kept:
-            for number, line in enumerate(iter(lambda: log.readline(MAX_LINE_BYTES), b""), 1):
-                if line.endswith(b"\n"):
-                    if _row(path, number, line)["step"] <= step:
-                        kept.write(line)
-                elif log.read(1):
-                    raise RunError(f"{path} line {number} must have at most {MAX_LINE_BYTES} bytes")
-            kept.flush()
-            os.fsync(kept.fileno())
+        with io.BufferedReader(open_regular(path)) as log:
+            write_durably(partial, _lines_until(path, log, step))
         os.replace(partial, path)
         sync_folder(path.parent)
     except BaseException as error:
@@ -269,6 +270,21 @@ def truncate_metrics(path: Path, step: int) -> None:
         if isinstance(error, OSError):
             raise StorageError(f"cannot write {path}: {error}") from error
         raise
+
+
+def _lines_until(path: Path, log: io.BufferedReader, step: int) -> Iterator[bytes]:
+    """The lines of a log up to a step, a few at a time; a half-written last one is dropped."""
+    kept = bytearray()
+    for number, line in enumerate(iter(lambda: log.readline(MAX_LINE_BYTES), b""), 1):
+        if line.endswith(b"\n"):
+            if _row(path, number, line)["step"] <= step:
+                kept += line
+        elif log.read(1):
+            raise RunError(f"{path} line {number} must have at most {MAX_LINE_BYTES} bytes")
+        if len(kept) >= MAX_LINE_BYTES:
+            yield bytes(kept)
+            kept.clear()
+    yield bytes(kept)
 
 
 def _row(path: Path, number: int, line: bytes) -> dict[str, float]:

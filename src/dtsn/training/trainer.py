@@ -196,11 +196,14 @@ class Trainer:
                 f"{path}: steps must be at least {config.steps}, as before, got {self.config.steps}"
             )
         model = checkpoint.load_tensors_of(path, "model", state)
-        optimizer = checkpoint.load_tensors_of(path, "optimizer", state)
         try:
+            checkpoint.check_tensors(self.solver.state_dict(), model)
+            optimizer = checkpoint.load_tensors_of(path, "optimizer", state)  # one foreign file at a time
             if not optimizer and step != skips:
                 raise UserError("the optimiser's state must not be empty after a step")
             self._adopt(step, skips, model, optimizer)
+        except CheckpointError:
+            raise
         except (UserError, RuntimeError) as error:
             raise _misfit(path, error) from error
 

@@ -122,7 +122,8 @@ class Library:
 
     def _refuse_links(self, folder: Path, name: str) -> None:
         """Refuse a checkpoint of which anything that will be read lies elsewhere."""
-        if not all(self._is_inside(path) for path in (folder, *(folder / file for file in READ))):
+        read = (folder, *(folder / file for file in READ), RunFolder.of(folder).config_path)
+        if not all(self._is_inside(path) for path in read):
             raise HTTPException(404, f"unknown run {name!r}: choose one from the list of runs")
 
     def _folders(self, root: Path) -> list[Path]:
