@@ -436,7 +436,7 @@ def test_round_trip(solver: Solver, tmp_path: Path) -> None:
         (b"[]", "not a dtsn.search document"),
         (b'{"format": "dtsn.search", "version": 1}', "version 1 cannot be read"),
         (b'{"format": "dtsn.search", "version": 2}', "must have the fields format, version, solver"),
-        (b" " * (32 * 2**20 + 1), "larger than 32 MB"),
+        (b" " * (32 * 2**20 + 1), "must have at most 33554432 bytes"),
     ],
 )
 def test_files_that_are_no_documents(content: bytes, message: str, tmp_path: Path) -> None:

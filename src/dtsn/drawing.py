@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from dtsn.arrays import Bools, Float64s
 from dtsn.envs.navigation import FLOOR, GOAL, ROBOT, WALL
+from dtsn.storage import replaced
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,10 +49,9 @@ def save(figure: Figure, path: Path) -> Path:
     """Write an SVG or, by default, a PNG; the same figure gives the same bytes."""
     import matplotlib
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     kind, stamp = ("svg", "Date") if path.suffix == ".svg" else ("png", "Software")
-    with matplotlib.rc_context({"svg.hashsalt": "dtsn"}):
-        figure.savefig(path, format=kind, metadata={stamp: None}, bbox_inches="tight")
+    with matplotlib.rc_context({"svg.hashsalt": "dtsn"}), replaced(path) as partial:
+        figure.savefig(partial, format=kind, metadata={stamp: None}, bbox_inches="tight")
     return path
 
 

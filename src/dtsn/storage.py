@@ -18,7 +18,7 @@ import stat
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -157,6 +157,21 @@ def replace_durably(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise StorageError(f"cannot write {path}: {error}") from error
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A name to write to, with the same ending, that takes the place of ``path`` at the end of the block."""
+    partial = aside(path, f"partial{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        os.replace(partial, path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def aside(path: Path, ending: str) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dtsn.bench.timing import Row
 from dtsn.reproduce.markdown import runtime_table, table
-from dtsn.storage import replace_durably
+from dtsn.storage import replace_durably, replaced
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,8 @@ def draw_growth(result: dict[str, Any], path: Path) -> Path:
         axes.set_xticks(row["sizes"], [str(n) for n in row["sizes"]], fontsize=8)
         axes.minorticks_off()
     all_axes[0].set_ylabel("ms a step (dotted: linear)")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", metadata={"Software": None})
+    with replaced(path) as partial:
+        figure.savefig(partial, format="png", metadata={"Software": None})
     return path
 
 

@@ -14,6 +14,7 @@ from dtsn.cli.terminal import console, done, make_table
 from dtsn.config import SOLVERS
 from dtsn.pretrained import shipped
 from dtsn.processes import prepare
+from dtsn.storage import replaced
 
 if TYPE_CHECKING:
     from dtsn.evaluation.rows import NavigationRow
@@ -95,8 +96,10 @@ def side_by_side(solvers: Mapping[str, Solver], level: int, path: Path) -> Path:
             left += frame.width
         pictures.append(picture.quantize(64))
     milliseconds = [int(1000 * SECONDS_PER_STEP)] * (length - 1) + [2000]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=milliseconds, loop=0)
+    with replaced(path) as partial:
+        pictures[0].save(
+            partial, "GIF", save_all=True, append_images=pictures[1:], duration=milliseconds, loop=0
+        )
     return path
 
 

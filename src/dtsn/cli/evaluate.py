@@ -56,13 +56,14 @@ def eval_navigation(
     from dtsn.evaluation.levels import unseen_levels
     from dtsn.evaluation.plans import evaluate_plans, plans_text
     from dtsn.evaluation.rows import rows_path, write_rows
+    from dtsn.training.runs import RunFolder
 
     prepare(threads)
     solver = load(run, device, act_iterations=iterations, act_rule=rule)
     layout = trained_halls(run, 2, exit_layout).exit_layout
     what = f"{levels} {split} levels, exits {layout}"
     table = make_table(f"{solver.config.name}, T = {solver.act_iterations}, {what}")
-    out = out or (run / "evaluation" if run else None)
+    out = out or (RunFolder(run).folder("evaluation") if run else None)
     unusual = circumstances(layout, rule, split, seed)
     notes = []
     for exits in (2, 1):
@@ -155,6 +156,7 @@ def eval_procgen(
     from dtsn.evaluation.procgen import evaluate_procgen, solver_policy
     from dtsn.evaluation.rows import rows_path, write_rows
     from dtsn.reproduce.statistics import NORMAL
+    from dtsn.training.runs import RunFolder
 
     prepare(threads)
     solver = load(run, device, act_iterations=iterations, act_rule=rule)
@@ -181,7 +183,9 @@ def eval_procgen(
         f"mean score {scores.mean():.2f} ± {half:.2f} (95%), {complete:.0%} completed"
     )
     unusual = circumstances("", rule, split, seed)
-    path = rows_path(out or run / "evaluation", f"{game}-{mode}-T{solver.act_iterations}{unusual}")
+    path = rows_path(
+        out or RunFolder(run).folder("evaluation"), f"{game}-{mode}-T{solver.act_iterations}{unusual}"
+    )
     done(f"wrote {write_rows(path, rows)}", "dtsn reproduce procgen (all solvers, with a report)")
 
 

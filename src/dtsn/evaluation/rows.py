@@ -19,9 +19,10 @@ import numpy as np
 
 from dtsn.arrays import Float64s
 from dtsn.errors import UserError
-from dtsn.storage import replace_durably
+from dtsn.storage import StorageError, open_regular, replace_durably
 
 SUFFIX = ".csv.gz"
+MAX_BYTES = 1 << 26  # of a file of rows, inflated
 Columns = dict[str, Float64s]  # column -> [episodes]
 ActRule = Literal["sample", "greedy"]
 
@@ -116,8 +117,7 @@ def read_rows(path: Path, kind: type[Row]) -> Columns:
     """The rows of a file as columns, which must be those of ``kind`` and hold finite numbers."""
     names = [field.name for field in fields(kind)]
     try:
-        with gzip.open(path, "rt") as file:
-            header, *lines = file.read().splitlines() or [""]
+        header, *lines = _inflated(path).decode().splitlines() or [""]
         if not lines:
             raise UserError("no episodes")
         table = np.loadtxt(lines, dtype=np.float64, delimiter=",", ndmin=2)  # [episodes, columns]
@@ -131,10 +131,18 @@ def read_rows(path: Path, kind: type[Row]) -> Columns:
 def count_rows(path: Path) -> int:
     """Episodes in a file of rows; 0 without one that can be read."""
     try:
-        with gzip.open(path) as rows:
-            return sum(block.count(b"\n") for block in iter(lambda: rows.read(2**20), b"")) - 1
+        return _inflated(path).count(b"\n") - 1
     except (OSError, EOFError, zlib.error):
         return 0
+
+
+def _inflated(path: Path) -> bytes:
+    """The content of a gzipped file; one without end is refused."""
+    with gzip.GzipFile(fileobj=io.BufferedReader(open_regular(path))) as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise StorageError(f"{path} must hold at most {MAX_BYTES} bytes, got more")
+    return content
 
 
 def as_columns(rows: Iterable[Row]) -> Columns:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 from dtsn.errors import UserError
 from dtsn.inspection.schema import MAX_ENTRIES, check_value, markdown_tables
-from dtsn.storage import replace_durably
+from dtsn.storage import parse_json, read_bounded, replace_durably
 
 FORMAT: Literal["dtsn.search"] = "dtsn.search"
 VERSION: Literal[2] = 2
@@ -173,17 +173,17 @@ def _compact(value: Any) -> str:
 def read_search(path: str | Path) -> SearchDocument:
     """A document that ``write_search`` wrote; anything else is refused by a ValueError that says why."""
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; write_search or dtsn plan writes one")
-    if path.stat().st_size > MAX_BYTES:
-        raise UserError(f"{path}: larger than {MAX_BYTES // 2**20} MB, so not a search that dtsn wrote")
-    return parse_search(path.read_bytes(), str(path))
+    try:
+        content = read_bounded(path, MAX_BYTES)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; write_search or dtsn plan writes one") from None
+    return parse_search(content, str(path))
 
 
 def parse_search(content: bytes, name: str) -> SearchDocument:
     """The document in a file's ``content``; errors begin with the file's ``name``."""
     try:
-        document = json.loads(content)
+        document = parse_json(content)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{name}: not JSON ({error}); give a file that dtsn plan wrote") from error
     check_search(document, name)

@@ -27,6 +27,7 @@ from dtsn.drawing import (
 from dtsn.envs.navigation import GOAL, MOVES, render_rgb
 from dtsn.errors import UserError
 from dtsn.inspection.document import Grid, SearchDocument
+from dtsn.storage import replaced
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -280,8 +281,10 @@ def episode_gif(frames: Sequence[tuple[SearchDocument, str]], path: Path, delay:
     pictures = [_frame(document, step) for step, (document, _) in enumerate(frames)]
     pictures.append(_frame(frames[-1][0], len(frames), frames[-1][1]))
     milliseconds = [int(1000 * delay)] * len(frames) + [max(1500, int(1000 * delay))]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=milliseconds, loop=0)
+    with replaced(path) as partial:
+        pictures[0].save(
+            partial, "GIF", save_all=True, append_images=pictures[1:], duration=milliseconds, loop=0
+        )
     return path
 
 

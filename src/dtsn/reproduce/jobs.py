@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from dtsn.storage import append_to
+
 Name = TypeVar("Name", bound=Hashable)
 DONE = "done"
 POLL_SECONDS = 0.2
@@ -75,7 +77,7 @@ def start(job: Job) -> subprocess.Popen[bytes]:
     """Start a job's program, single-threaded; its output goes to the log."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    with job.log.open("ab") as output:
+    with append_to(job.log) as output:
         return subprocess.Popen(
             [sys.executable, "-m", job.module, *job.arguments], stdout=output, stderr=output, env=environment
         )

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dtsn.errors import UserError
 from dtsn.models.spaces import sample_batch
+from dtsn.storage import replaced
 
 if TYPE_CHECKING:
     from dtsn.solvers.solver import Solver
@@ -80,8 +81,9 @@ def export_solver_graph(solver: Solver, path: Path, uniforms: bool, mask: bool) 
     with torch.no_grad():
         program = _program(decision)
         onnx = path.suffix == ".onnx"
-        run = _write_onnx(program, decision, path) if onnx else _write_pt2(program, path)
-        return _compared(decision, run, path)
+        with replaced(path) as partial:
+            run = _write_onnx(program, decision, partial) if onnx else _write_pt2(program, partial)
+            return _compared(decision, run, path)
 
 
 def _program(decision: Decision) -> torch.export.ExportedProgram:

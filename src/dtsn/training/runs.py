@@ -195,7 +195,7 @@ class RunFolder:
             checkpoint.prune_checkpoints(self.checkpoints, keep)
 
     def folder(self, name: str) -> Path:
-        """A folder of the run's own, say for kept batches; links to elsewhere, there or in it, are refused."""
+        """A folder of the run's own, say for kept batches; links to elsewhere are refused."""
         folder = real_folder(self.path / name)
         for above, folders, files in os.walk(folder):
             for path in (Path(above, entry) for entry in (*folders, *files)):
@@ -272,7 +272,7 @@ def truncate_metrics(path: Path, step: int) -> None:
         raise
 
 
-def _lines_until(path: Path, log: io.BufferedReader, step: int) -> Iterator[bytes]:
+def _lines_until(path: Path, log: io.BufferedReader[io.FileIO], step: int) -> Iterator[bytes]:
     """The lines of a log up to a step, a few at a time; a half-written last one is dropped."""
     kept = bytearray()
     for number, line in enumerate(iter(lambda: log.readline(MAX_LINE_BYTES), b""), 1):

@@ -12,7 +12,7 @@ import numpy as np
 from dtsn.config import SOLVERS
 from dtsn.reproduce.online.tasks import AGENTS, EPISODES, ITERATIONS, TASKS
 from dtsn.reproduce.statistics import student
-from dtsn.storage import replace_durably
+from dtsn.storage import replace_durably, replaced
 
 COLOURS = {"dqn": SOLVERS["qnet"].colour, "treeqn": SOLVERS["treeqn"].colour, "dtsn": SOLVERS["dtsn"].colour}
 
@@ -93,9 +93,9 @@ def draw_curves(rows: dict[str, dict[str, list[dict[str, Any]]]], path: Path) ->
                 panel.fill_between(steps, low, high, color=COLOURS[agent], alpha=0.15, linewidth=0)
         panel.set(title=TASKS[task].title, xlabel="environment steps", ylabel="mean return")
         panel.legend(frameon=False, fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    with replaced(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
     pyplot.close(figure)
 
 
