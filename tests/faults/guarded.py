@@ -24,6 +24,7 @@ def read_guarded(path: Path, read: Callable[[Path], object], said: Path, accept:
     def work() -> None:
         signal.alarm(SECONDS)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        before = resident("VmRSS")
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         sys.stdin.close()
         try:
@@ -33,10 +34,19 @@ def read_guarded(path: Path, read: Callable[[Path], object], said: Path, accept:
             problem = "" if str(path) in str(error) and "\n\n" not in str(error) else f"unclear: {error}"
         except BaseException as error:
             problem = f"{type(error).__name__}: {error}"
-        said.write_text(json.dumps(problem))
+        peak = resident("VmHWM") - before
+        if peak > MEMORY:
+            problem = f"took {peak >> 20} MB"
+        said.write_text(json.dumps([problem, peak]))
 
     said.unlink(missing_ok=True)
     code = ended(fork(work))
     if code or not said.exists():
         return f"the process ended with {code}"
-    return json.loads(said.read_text()) or None
+    return json.loads(said.read_text())[0] or None
+
+
+def resident(field: str) -> int:
+    """Bytes of this process in memory, now (VmRSS) or at most so far (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))

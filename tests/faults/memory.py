@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -41,11 +42,15 @@ def hostile_memory(folder: Path, size: int = 1) -> Outcome:
     with Dataset(good) as dataset:
         train(folder / "run", dataset, replace(TINY, steps=2))
     states = [*_states(folder, folder / "run/checkpoints/step-2"), *_logs(folder, folder / "run")]
-    slow = [*_archives(folder), *_tensors(folder, folder / "run/checkpoints/step-2")] if size else []
+    step = folder / "run/checkpoints/step-2"
+    slow = [*_bombs(folder, good), *_archives(folder), *_tensors(folder, step)] if size else []
+    peak = 0
     for name, path, read in [*_frames(folder, good), *states, *_experts(folder), *slow]:
         result.tried += 1
         problem = read_guarded(path, read, folder / "said.json", accept=True)
         result.check(problem is None, f"{name}: {problem}")
+        peak = max(peak, json.loads((folder / "said.json").read_text())[1] if not problem else 0)
+    result.notes.append(f"the largest grew by {peak >> 20} MB")
     result.notes.append(f"each with {MEMORY >> 20} MB beyond what the process has, and {SECONDS} s")
     return result
 
@@ -113,6 +118,45 @@ def _forge_frames(good: Path, path: Path, shape: tuple[int, ...], chunks: tuple[
     with path.open("ab") as raw:
         raw.write(bytes(5 * 2**20))  # so that gzip could have made the frames of it
     _seal_file(path)
+
+
+def _bombs(folder: Path, good: Path) -> Iterator[Case]:
+    """A few megabytes that inflate to gigabytes, and files of nothing."""
+    path = folder / "chunk-bomb.h5"
+    _forge_frames(good, path, (2, 2**22), (16, 2**22))
+    packer = zlib.compressobj(1)
+    bomb = b"".join([*(packer.compress(bytes(2**24)) for _ in range(96)), packer.flush()])
+    with h5py.File(path, "r+") as file:
+        file["observations"].id.write_direct_chunk((0, 0), bomb)
+    _seal_file(path)
+    for verify in (True, False):
+        yield f"a chunk of 1.5 GB, verify={verify}", path, lambda p, v=verify: _open_and_train(p, v)
+    path = folder / "sparse-tail.h5"
+    shutil.copy(good, path)
+    os.truncate(path, 2**40)
+    yield "a tail of 2^40 zeros", path, lambda p: Dataset(p).close()
+    path = folder / "plain-chunk.h5"
+    shutil.copy(good, path)
+    with h5py.File(path, "r+") as file:
+        actions = file["actions"][:]
+        del file["actions"]
+        file.create_dataset("actions", data=actions, chunks=(2**29,), maxshape=(None,))
+    _seal_file(path)
+    yield "a plain array in one chunk of 2 GB", path, lambda p: Dataset(p).close()
+    path = folder / "dgrl-header" / "T_0_4_0_0.00.npz"
+    path.parent.mkdir()
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("observations.npy", "w", force_zip64=True) as entry,
+    ):
+        entry.write(b"\x93NUMPY\2\0" + struct.pack("<I", 2**32 - 1))
+        for _ in range(96):
+            entry.write(bytes(2**24))
+    yield "an array header of 4 GB", path, _import
+
+
+def _import(path: Path) -> None:
+    import_dgrl(path.parent, path.with_suffix(".h5"), ProcgenOptions("coinrun"))
 
 
 def _reseal_header(file: h5py.File, fields: dict[str, Any], exclude: str = "") -> None:
@@ -230,9 +274,6 @@ def _logs(folder: Path, run: Path) -> Iterator[Case]:
 def _archives(folder: Path) -> Iterator[Case]:
     """gen_dgrl's episodes: the longest that there may be, of the widest numbers."""
 
-    def read(path: Path) -> None:
-        import_dgrl(path.parent, path.with_suffix(".h5"), ProcgenOptions("coinrun"))
-
     for kind, steps, rows in (
         ("<f8", 10_000, 10_001),
         ("<f16", 10_000, 10_001),
@@ -257,13 +298,13 @@ def _archives(folder: Path) -> Iterator[Case]:
                     row = bytes(width * int(np.prod(shape[1:])))
                     for _ in range(min(shape[0], rows)):
                         file.write(row)
-        yield f"an episode of {steps} steps as {kind}, {rows} of them there", path, read
+        yield f"an episode of {steps} steps as {kind}, {rows} of them there", path, _import
     path = folder / "dgrl-many" / "T_0_4_0_0.00.npz"
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
         for number in range(200_000):
             archive.writestr(zipfile.ZipInfo(f"{number}"), b"")
-    yield "an archive of 200,000 files", path, read
+    yield "an archive of 200,000 files", path, _import
 
 
 def _tensors(folder: Path, good: Path) -> Iterator[Case]:
@@ -279,6 +320,13 @@ def _tensors(folder: Path, good: Path) -> Iterator[Case]:
         (path / "model.safetensors").write_bytes(blob)
         seal_state(path, files={"model.safetensors": sha256(blob).hexdigest()})
         yield name, path, load_solver
+    many = folder / "many-damaged"
+    for number in range(1000):  # sound but for their weights, which take a while to read
+        (many / f"checkpoints/step-{number}").mkdir(parents=True)
+        shutil.copy(good / "state.json", many / f"checkpoints/step-{number}")
+        (many / f"checkpoints/step-{number}/model.safetensors").touch()
+        os.truncate(many / f"checkpoints/step-{number}/model.safetensors", 2**28)
+    yield "1000 damaged checkpoints", many, load_solver
     for steps in (2,):
         path = folder / "wide.h5"
         with DatasetWriter(

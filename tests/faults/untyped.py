@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
 from safetensors.torch import load_file
@@ -17,6 +20,7 @@ from safetensors.torch import save as save_tensors
 from dtsn.config import PPG_CPU
 from dtsn.data import Dataset
 from dtsn.data.dgrl import import_dgrl
+from dtsn.data.format import seal
 from dtsn.envs.procgen import ProcgenOptions
 from dtsn.experts.ppg import PhasicPolicyGradient
 from dtsn.experts.ppg_policy import load_expert
@@ -41,6 +45,7 @@ CONTENTS: dict[str, bytes] = {
     "binary": bytes(range(256)) * 4 + b"\n",
     "zeros": bytes(1000) + b"\n",
     "not a number": b'{"step": NaN}\n',
+    "beyond numbers": b'{"step": 1, "env": 1e999}\n',
     "a long number": b'{"step": ' + b"9" * 5000 + b"}\n",
     "a step of text": b'{"step": "abc"}\n',
     "utf-16": '{"step": 1}\n'.encode("utf-16"),
@@ -65,6 +70,8 @@ def untyped_errors(folder: Path, size: int = 1) -> Outcome:
         cases = [
             *_in_place_of_files(folder, folder / "run", path, expert, resume, size),
             *_bad_fields(folder, folder / "run", resume),
+            *_bad_archives(folder),
+            *_bad_headers(folder, path),
         ]
         for name, place, read in cases:
             result.tried += 1
@@ -95,7 +102,9 @@ def _in_place_of_files(
     for number, (what, (source, name, read)) in enumerate(readers.items()):
         log = "metrics" in what
         for kind, content in CONTENTS.items():
-            if (log and kind == "nothing") or (not size and kind not in ("null", "binary")):
+            half = log and b"\n" not in content  # a half-written last line is passed over
+            plain = name == "config.json" and kind == "a step of text"  # an object that says nothing
+            if half or plain or (not size and kind not in ("null", "binary")):
                 continue
             place = _copied(folder / f"place-{number}-{kind.replace(' ', '-')}", source, name)
             place.write_bytes(content)
@@ -152,9 +161,62 @@ def _bad_fields(folder: Path, run: Path, resume: Callable[[Path], None]) -> Iter
             yield f"{name} in {stem}", place, resume
 
 
-def _forge_tensors(step: Path, stem: str, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    from hashlib import sha256
+def _bad_archives(folder: Path) -> Iterator[Case]:
+    """gen_dgrl's archives whose arrays are encrypted, packed in other ways, or have broken headers."""
 
+    def flags(content: bytes, at: int, value: int) -> bytes:
+        """Change a field of every file's entry, in the directory and before the file."""
+        changed = bytearray(content)
+        for mark, offset in ((b"PK\1\2", at + 2), (b"PK\3\4", at)):
+            place = -1
+            while (place := content.find(mark, place + 1)) >= 0:
+                changed[place + offset] = value
+        return bytes(changed)
+
+    arrays = {"observations": (5, 3, 64, 64), "actions": (4, 1), "rewards": (4, 1), "dones": (4,)}
+    changes: dict[str, Callable[[bytes], bytes]] = {
+        "encrypted": lambda content: flags(content, 6, 1),
+        **{f"of method {n}": lambda content, n=n: flags(content, 8, n) for n in (1, 6, 9, 12, 14, 97, 99)},
+        "of a directory beyond the end": lambda content: content[:-6] + b"\xfe\xff\xff\xff" + content[-2:],
+        "of a directory of 4 GB": lambda content: content[:-10] + b"\xff\xff\xff\xff" + content[-6:],
+        "with nested headers": lambda content: content.replace(b"{'descr'", b"(((((((("),
+        "of objects": lambda content: content.replace(b"|u1", b"|O8"),
+        "without arrays": lambda content: content.replace(b"actions.npy", b"action5.npy"),
+    }
+    for number, (name, change) in enumerate(changes.items()):
+        path = folder / f"archive-{number}" / "T_0_4_0_0.00.npz"
+        path.parent.mkdir()
+        np.savez(path, **{array: np.zeros(shape, np.uint8) for array, shape in arrays.items()})
+        path.write_bytes(change(path.read_bytes()))
+        out = path.with_suffix(".h5")
+        yield (
+            f"an archive {name}",
+            path,
+            lambda p, out=out: import_dgrl(p.parent, out, ProcgenOptions("coinrun")),
+        )
+
+
+def _bad_headers(folder: Path, good: Path) -> Iterator[Case]:
+    """Headers of data sets that are sealed by one who knows how."""
+    values: list[Any] = [None, True, -1, 1.5, 10**30, "\x1b[31m", [], {}, {"x": float("nan")}, {"x": [1]}]
+    fields = ("num_actions", "discount", "sha256", "observation", "env_options", "real_last_frames")
+    for field in fields:
+        for number, value in enumerate(values):
+            fits = (field == "env_options" and value == {}) or (field == "real_last_frames" and value is True)
+            if fits or (field, value) == ("env_options", {"x": [1]}):
+                continue
+            path = folder / f"header-{field}-{number}.h5"
+            shutil.copy(good, path)
+            with h5py.File(path, "r+") as file:
+                text = json.dumps(json.loads(bytes(file.attrs["header"])) | {field: value}).encode()
+                file.attrs["header"] = np.bytes_(text)
+                file.attrs["header_sha256"] = np.bytes_(sha256(text).hexdigest())
+            with path.open("rb+") as raw:
+                raw.write(seal(raw))
+            yield f"a header with {field} = {value!r}", path, lambda p: Dataset(p).sha256
+
+
+def _forge_tensors(step: Path, stem: str, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     file = step / f"{stem}.safetensors"
     tensors = load_file(file)
     change(tensors)
