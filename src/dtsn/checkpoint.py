@@ -35,7 +35,7 @@ MAX_STATE_BYTES = 1 << 20
 MAX_TENSOR_BYTES = 1 << 28  # of one file: reading it takes three times as much
 MAX_TENSOR_HEADER = 1 << 20
 MAX_FILES = 8
-MAX_DAMAGED = 10  # checkpoints that are passed over: each may take a second to read
+MAX_DAMAGED = 5  # checkpoints that are passed over: each may take a second to read
 
 _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})|\.step-(0|[1-9][0-9]{0,17})\.old")
 _LEFTOVER = re.compile(r"\.step-[0-9]+(\.[0-9a-f]{16})?\.(partial|pruned|old)")

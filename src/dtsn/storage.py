@@ -65,12 +65,13 @@ def read_bounded(path: Path, limit: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise StorageError(f"{path} must have at most {limit} bytes, got {size}")
-        content = bytearray()
-        while len(content) <= limit and (more := file.read(limit + 1 - len(content))):
-            content += more
-    if len(content) > limit:
+        parts, room = [], limit + 1
+        while room and (part := file.read(min(room, size + 1))):  # one part, unless it grows meanwhile
+            parts.append(part)
+            room -= len(part)
+    if not room:
         raise StorageError(f"{path} must have at most {limit} bytes, got more")
-    return bytes(content)
+    return b"".join(parts)
 
 
 def read_json(path: Path, limit: int) -> dict[str, Any]:
@@ -129,8 +130,12 @@ def read_array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtyp
 
 
 def append_to(path: Path) -> io.FileIO:
-    """Open a file to add to its end; links are not followed."""
-    return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
+    """Open a file to add to its end; links are not followed, nor is a file with other names written to."""
+    file = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
+    if os.fstat(file.fileno()).st_nlink > 1:
+        file.close()
+        raise StorageError(f"{path} must not have other names (hard links): remove it")
+    return file
 
 
 def write_durably(path: Path, content: bytes | Iterable[bytes]) -> None:

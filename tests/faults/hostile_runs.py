@@ -6,15 +6,21 @@ import json
 import math
 import os
 import shutil
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+
+import uvicorn
 
 from dtsn import pretrained
 from dtsn.checkpoint import _digest
 from dtsn.viewer.library import Library
-from dtsn.viewer.server import Question, answer, overview
+from dtsn.viewer.server import Question, answer, create_app, overview, server_config
 
 from .common import Outcome
 
@@ -61,6 +67,15 @@ def linked_file(run: Path, name: str) -> None:
     outside = run.parent.parent / f"outside-{name}"
     shutil.move(run / name, outside)
     (run / name).symlink_to(outside)
+
+
+def linked_config(run: Path) -> None:
+    """A run whose config.json is somebody else's."""
+    with_config(run, "{}")
+    outside = run.parent.parent / "outside.json"
+    outside.write_text(json.dumps({"env": {"id": SECRET, "options": {"game": SECRET}}}))
+    (run / "config.json").unlink()
+    (run / "config.json").symlink_to(outside)
 
 
 def damaged(run: Path, name: str, content: bytes) -> None:
@@ -135,6 +150,10 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "state is a folder": lambda run: (run / "state.json").mkdir(parents=True),
     "a step beyond numbers": lambda run: (run / f"checkpoints/step-{9**200}").mkdir(parents=True),
     "linked old checkpoint": linked_old,
+    "linked config": linked_config,
+    "numbers beyond numbers": lambda run: with_config(
+        run, '{"env": {"id": "dtsn/Navigation-v0", "options": {"hall": [1e999, -1e999]}}}'
+    ),
     "linked state": lambda run: linked_file(run, "state.json"),
     "linked weights": lambda run: linked_file(run, "model.safetensors"),
     "linked to itself": lambda run: (run.mkdir(), (run / "state.json").symlink_to(run / "state.json"))[0],
@@ -148,6 +167,7 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 def hostile_runs_in_viewer(folder: Path, _size: int) -> Outcome:
     """Put every hostile run beside a good one, and look at both."""
     result = Outcome()
+    overview(Library(folder))  # what is imported and read once takes its time
     for number, (name, make) in enumerate(HOSTILE.items()):
         runs = folder / str(number) / "runs"
         shutil.copytree(shipped(), runs / GOOD)
@@ -155,7 +175,54 @@ def hostile_runs_in_viewer(folder: Path, _size: int) -> Outcome:
         result.tried += 1
         result.failures += [f"{name!r}: {failure}" for failure in _examine(runs, name)]
         shutil.rmtree(folder / str(number))
+    _ask_over_http(folder / "all", result)
     return result
+
+
+def _ask_over_http(folder: Path, result: Outcome) -> None:
+    """All of them in one folder, over a real socket: the list is whole, and every question is answered."""
+    runs = folder / "runs"
+    shutil.copytree(shipped(), runs / GOOD)
+    for name, make in HOSTILE.items():
+        make(runs / name)
+    with _serving(runs) as port:
+        status, listed = _request(port, "GET", "/api/runs")
+        names = {entry["name"]: entry for entry in listed.get("runs", [])}
+        result.tried += 1
+        result.check(status == 200 and "problem" not in names.get(GOOD, {"problem": ""}), f"list: {status}")
+        result.check(SECRET not in json.dumps(listed), "the list tells of another folder")
+        asked = [name for name in HOSTILE if name.isprintable() and name.isascii()]
+        for name in [*asked, GOOD]:
+            status, said = _request(port, "POST", "/api/search", {"run": name})
+            result.tried += 1
+            result.check(status in (200, 404, 422), f"asking for {name!r}: {status} {said}"[:300])
+            result.check(name != GOOD or status == 200, f"the good run: {status} {said}"[:300])
+            result.check(SECRET not in json.dumps(said), f"{name!r} tells of another folder")
+
+
+@contextmanager
+def _serving(runs: Path) -> Iterator[int]:
+    config = server_config(create_app(Library(runs)))
+    config.log_level = "critical"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _request(port: int, method: str, path: str, question: Any = None) -> tuple[int, Any]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    headers = {"Content-Type": "application/json"}
+    connection.request(method, path, None if question is None else json.dumps(question), headers)
+    answer = connection.getresponse()
+    content = json.loads(answer.read())
+    connection.close()
+    return answer.status, content
 
 
 def _examine(runs: Path, name: str) -> list[str]:

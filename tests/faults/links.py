@@ -10,10 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from dtsn.data import Dataset, Episode
+from dtsn.drawing import new_figure, save
 from dtsn.errors import UserError
+from dtsn.evaluation.rows import ProcgenRow, write_rows
 from dtsn.experts.collect import _Parts
+from dtsn.reproduce.jobs import Job, _start
+from dtsn.reproduce.markdown import write_text
+from dtsn.reproduce.records import write_record
 from dtsn.solvers.solver import Solver
+from dtsn.storage import replace_durably
 from dtsn.training.loading import export_solver
+from dtsn.training.runs import RunFolder
 
 from .common import TINY, Outcome, contents, train, vectors
 
@@ -37,8 +44,37 @@ NAMES = (
     "checkpoints/step-2/model.safetensors",
     "tensorboard",
     "diverged",
+    "evaluation",
+    "evaluation/rows.csv.gz",
+    "mlflow",
+    "mlflow/mlflow.db",
+    "exported",
+    ".exported.old",
 )
 PARTS = (".lock", "request.json", ".request.json.partial", "rejected.txt", "episode-000000000.h5", "")
+
+
+ROW = ProcgenRow(level=1, score=3.0, complete=True, steps=2)
+
+
+def _draw(place: Path) -> None:
+    save(new_figure(1, 1), place)
+
+
+def _start_job(place: Path) -> None:
+    _start(Job("this", (), place)).wait()
+
+
+# What the other commands write, below results/ and docs/.
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "rows.csv.gz": lambda place: write_rows(place, [ROW]),
+    "page.md": lambda place: write_text(place, "# A page"),
+    "meta.json": lambda place: write_record(place, "dtsn report", {}),
+    "figure.png": _draw,
+    "figure.svg": _draw,
+    "job.log": _start_job,
+    "any.json": lambda place: replace_durably(place, b"{}"),
+}
 
 
 def hostile_links(folder: Path, size: int = 1) -> Outcome:
@@ -54,10 +90,24 @@ def hostile_links(folder: Path, size: int = 1) -> Outcome:
         def export(run: Path) -> None:
             export_solver(run, run / "exported")
 
-        actions: dict[str, Callable[[Path], None]] = {"resume": go_on, "export": export}
+        def evaluate(run: Path) -> None:
+            write_rows(RunFolder(run).folder("evaluation") / "rows.csv.gz", [ROW])
+
+        def track(run: Path) -> None:
+            own = RunFolder(run).folder("mlflow")
+            (own / "mlflow.db").write_text("as MLflow does, by its own means")
+
+        actions: dict[str, Callable[[Path], None]] = {
+            "resume": go_on,
+            "export": export,
+            "evaluate": evaluate,
+            "track": track,
+        }
         for name in NAMES:
             for kind in ("copy", "file", "folder", "nothing", "hard link"):
                 for action, act in actions.items():
+                    if not _concerns(action, name, kind):
+                        continue
                     run, outside = folder / "run", folder / "outside"
                     shutil.copytree(base, run)
                     _link(run / name, outside, kind)
@@ -66,6 +116,14 @@ def hostile_links(folder: Path, size: int = 1) -> Outcome:
                     )
                     shutil.rmtree(run)
                     shutil.rmtree(outside)
+    for name, write in WRITERS.items():
+        for kind in ("file", "folder", "nothing", "hard link"):
+            place, outside = folder / "results" / name, folder / "outside"
+            place.parent.mkdir()
+            _link(place, outside, kind)
+            _watch(f"{name} as {kind}", lambda write=write, place=place: write(place), outside, result)
+            shutil.rmtree(place.parent)
+            shutil.rmtree(outside)
     for name in PARTS:
         for kind in ("file", "folder", "nothing"):
             parts, outside = folder / ".d.h5.parts", folder / "outside"
@@ -81,6 +139,16 @@ def hostile_links(folder: Path, size: int = 1) -> Outcome:
             parts.unlink() if parts.is_symlink() else shutil.rmtree(parts)
             shutil.rmtree(outside)
     return result
+
+
+def _concerns(action: str, name: str, kind: str) -> bool:
+    """Whether an action reads or writes a name; trackers write by themselves, to files of their own."""
+    own = {"evaluate": "evaluation", "track": "mlflow", "export": "exported"}
+    if action == "track" and kind == "hard link":
+        return False
+    if any(place in name for place in own.values()):
+        return own.get(action, "") in name and action in own
+    return action == "resume" or (action == "export" and "step-" in name)
 
 
 def _score(solver: Solver) -> float:

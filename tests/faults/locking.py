@@ -16,7 +16,7 @@ from dtsn.storage import STALE_AFTER, RunInUseError
 from dtsn.training.runs import RunFolder
 from dtsn.training.trainer import train_run
 
-from .common import TINY, Outcome, ended, fork, make, vectors
+from .common import TINY, Outcome, contents, ended, fork, make, vectors
 
 
 def two_processes(folder: Path, size: int = 100) -> Outcome:
@@ -60,6 +60,8 @@ def two_processes(folder: Path, size: int = 100) -> Outcome:
         shutil.rmtree(run)
     for number in range(size):
         _two_hosts(folder / f"shared-{number}", path, result, silent=10.0 * number)
+    for number in range(max(1, size // 10)):
+        _taken_over(folder / f"taken-{number}", path, result)
     result.notes.append("half of them with a lock of another host that no flock here knows of")
     return result
 
@@ -80,6 +82,27 @@ def _two_hosts(run: Path, path: Path, result: Outcome, silent: float) -> None:
         except RunInUseError as error:
             result.check(silent < STALE_AFTER, f"a lock that was silent for {silent} s is held: {error}")
             result.check("another-host" in str(error), f"it is not said who: {error}")
+    shutil.rmtree(run)
+
+
+def _taken_over(run: Path, path: Path, result: Outcome) -> None:
+    """A host that slept for so long that another took its folder over must not write there any more."""
+    result.tried += 1
+    with Dataset(path) as dataset:
+        steps = train_run(run, make(dataset, TINY), dataset)
+        next(steps)
+        other = json.dumps({"pid": 1, "host": "another-host", "since": "2026-01-01"})
+        (run / ".lock").write_text(other)  # no flock here knows of it
+        before = contents(run)
+        try:
+            next(steps)
+            result.failures.append("went on in a folder that another host had taken over")
+        except RunInUseError as error:
+            result.check("was taken over" in str(error), f"it is not said why: {error}")
+        after = contents(run)
+        logs = (before.pop("metrics.jsonl"), after.pop("metrics.jsonl"))
+        result.check(before == after and logs[1].startswith(logs[0]), "wrote to another host's run")
+        result.check((run / ".lock").read_text() == other, "removed another host's lock")
     shutil.rmtree(run)
 
 

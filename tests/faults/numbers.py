@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dtsn.search import SearchTree, best_first_search
+from dtsn.search import SearchTree, best_first_search, full_expansion
 
 from .common import Outcome
 
@@ -56,9 +56,22 @@ def nan_paths_agree(folder: Path, size: int = 400) -> Outcome:
         case = f"model {number} with {strange}, {rule}"
         result.tried += 1
         result.check(_same(together, with_gradient, slice(None)), f"{case}: gradients change the numbers")
+        depth = 1 + number % 3
+        full = full_expansion(model, roots.detach(), depth=depth).q
+        by_hand = torch.stack([_q_by_hand(model, row, depth) for row in range(ROWS)])
+        result.check(torch.allclose(full, by_hand, equal_nan=True), f"{case}: the full tree differs")
         for row, tree in enumerate(alone):
             result.check(_same(tree, together, slice(row, row + 1)), f"{case}: row {row} alone differs")
     return result
+
+
+def _q_by_hand(model: Strange, place: int, depth: int) -> Tensor:
+    """Q ``[A]`` of a place by recursion; NaN in a subtree is NaN above it, whatever is beside it."""
+    following = [
+        model.values[child] if depth == 1 else _q_by_hand(model, int(child), depth - 1).amax()
+        for child in model.children[place]
+    ]
+    return model.rewards[place] + torch.stack(following)
 
 
 def _search(model: Strange, roots: Tensor, rule: str, uniforms: Tensor) -> SearchTree:

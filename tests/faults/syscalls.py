@@ -20,7 +20,7 @@ from dtsn.training.trainer import train_run
 
 from .common import TINY, Outcome, ended, fork, leftovers, make, outcome, train, vectors
 
-OPERATIONS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir")
+OPERATIONS = ("open", "write", "fsync", "close", "ftruncate", "rename", "replace", "mkdir", "unlink", "rmdir")
 MODES = ("fails", "fails from then on", "dies before", "dies after", "power is lost")
 DIED = 99
 CONFIG = replace(TINY, steps=5, keep_checkpoints=1)
@@ -45,6 +45,8 @@ class Faults:
             if self.count == self.at:
                 self._go_wrong(name, real, arguments, options)
             if self.failing:
+                if name == "close":
+                    real(*arguments, **options)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             result = real(*arguments, **options)
             self._remember(name, arguments)
@@ -54,6 +56,8 @@ class Faults:
 
     def _go_wrong(self, name: str, real: Callable[..., Any], arguments: Any, options: Any) -> None:
         if self.mode == "fails":
+            if name == "close":  # closes the file even where it fails
+                real(*arguments, **options)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if self.mode == "fails from then on":
             self.failing = True

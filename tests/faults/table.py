@@ -79,21 +79,23 @@ TESTS = {
         10,
     ),
     "hostile_memory": Test(
-        "files and headers that claim more than they hold: frames of gigabytes in small chunks, shapes of "
-        "strings, networks of terabytes, archives of a million files, logs without an end",
+        "files and headers that claim more than they hold: frames of gigabytes in small chunks, chunks and "
+        "array headers that inflate to gigabytes, shapes of strings, networks of terabytes, archives of many "
+        "files, files and logs without an end",
         "each read within 1 GB and 30 s; a typed error that names the file, or what it honestly holds",
         hostile_memory,
         1,
     ),
     "hostile_links": Test(
-        "every name that a run or a collection writes is a link to a file, a folder or nothing elsewhere",
-        "nothing outside the run folder is made, changed or deleted",
+        "every name that a run, a collection, a report or a figure writes is a link to a file, a folder or "
+        "nothing elsewhere",
+        "nothing outside the folder is made, changed or deleted",
         hostile_links,
         1,
     ),
     "every_syscall_of_a_save": Test(
-        "every open, write, fsync, rename, mkdir, unlink and rmdir of saving, saving again and pruning "
-        "fails, or is the last one before the process, or the machine, dies",
+        "every open, write, fsync, close, truncate, rename, mkdir, unlink and rmdir of saving, saving again "
+        "and pruning fails, or is the last one before the process, or the machine, dies",
         "an older or the new checkpoint is whole, and the run goes on to the same end, bitwise",
         every_syscall_of_a_save,
         1,
@@ -121,7 +123,7 @@ TESTS = {
     ),
     "two_processes": Test(
         "two processes start in one run folder; the holder is killed, a third goes on; or the holder is on "
-        "another host, whose lock the system does not know",
+        "another host, whose lock the system does not know; or another host takes over while this one sleeps",
         "exactly one works, the other is told who; a stale lock is taken over, one of another host after 10 "
         "minutes without a sign of life",
         two_processes,
