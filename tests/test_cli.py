@@ -358,7 +358,7 @@ def test_doctor(folder: Path, inside: Callable[..., str], monkeypatch: pytest.Mo
     monkeypatch.setattr("dtsn.cli.doctor.EXPECTED", {"dtsn": 51})
     out = inside("doctor", code=1)
     assert "bad     shipped dtsn" in out
-    assert "1 of the findings above must be mended" in out
+    assert "1 of the checks above failed" in out
 
     monkeypatch.setattr("dtsn.pretrained.FOLDER", folder)
     assert "does not work" in inside("doctor", code=1)

@@ -26,7 +26,7 @@ EXPECTED = {"dtsn": 45, "qnet": 30}  # of LEVELS two-exit test levels: far below
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*(?:;.*extra == [\"'](\w+)[\"'])?")
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """One line of the report; only what is ``bad`` breaks the core."""
 
     state: Literal["ok", "missing", "bad"]
@@ -49,19 +49,19 @@ def doctor(folder: Path = Path(), device: Device = "auto") -> None:
     prepare()
     bad = 0
     style = {"ok": "green", "missing": "yellow", "bad": "bold red"}
-    for finding in examine(folder, pick_device(device)):
-        bad += finding.state == "bad"
-        console().print(f"{finding.state:<8}", style=style[finding.state], end="")
-        console().print(f"{finding.name:<18}{finding.text}")
+    for result in examine(folder, pick_device(device)):
+        bad += result.state == "bad"
+        console().print(f"{result.state:<8}", style=style[result.state], end="")
+        console().print(f"{result.name:<18}{result.text}")
     if bad:
-        done(f"{bad} of the findings above must be mended", "pip install --force-reinstall dtsn")
+        done(f"{bad} of the checks above failed", "pip install --force-reinstall dtsn")
         sys.exit(1)
     done("the core works; nothing written", "dtsn demo")
 
 
-def examine(folder: Path, device: str) -> Iterator[Finding]:
+def examine(folder: Path, device: str) -> Iterator[CheckResult]:
     """Look at the packages, the machine, the shipped solvers and the disk below ``folder``."""
-    yield Finding(
+    yield CheckResult(
         "ok", "dtsn", f"{dtsn.__version__} on Python {platform.python_version()}, {platform.system()}"
     )
     yield from packages(importlib.metadata.requires("dtsn") or [])
@@ -71,7 +71,7 @@ def examine(folder: Path, device: str) -> Iterator[Finding]:
     yield _disk(folder)
 
 
-def packages(requirements: list[str]) -> Iterator[Finding]:
+def packages(requirements: list[str]) -> Iterator[CheckResult]:
     """The core packages, and each extra: present, or the command that gets it."""
     extras: dict[str, list[str]] = {}
     for line in requirements:
@@ -83,10 +83,10 @@ def packages(requirements: list[str]) -> Iterator[Finding]:
         text = ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
         if not extra:
             broken = f"; not installed: {', '.join(missing)}" if missing else ""
-            yield Finding("bad" if missing else "ok", "core packages", text + broken)
+            yield CheckResult("bad" if missing else "ok", "core packages", text + broken)
         elif extra != "dev":
             command = f'not installed: {", ".join(missing)}; pip install "dtsn[{extra}]"'
-            yield Finding("missing" if missing else "ok", f"extra {extra}", command if missing else text)
+            yield CheckResult("missing" if missing else "ok", f"extra {extra}", command if missing else text)
 
 
 def _version(package: str) -> str | None:
@@ -96,18 +96,18 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[CheckResult]:
     import torch
 
     cuda = torch.cuda.is_available()
     name = torch.cuda.get_device_name() if cuda else "no CUDA device here; small networks do not need one"
-    yield Finding("ok", "device", f"{'cuda' if cuda else 'cpu'} ({name})")
+    yield CheckResult("ok", "device", f"{'cuda' if cuda else 'cpu'} ({name})")
     wanted = os.environ.get("OMP_NUM_THREADS", "not set")
     text = f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads, OMP_NUM_THREADS {wanted}"
-    yield Finding("ok", "threads", f"{text}; commands use one unless told")
+    yield CheckResult("ok", "threads", f"{text}; commands use one unless told")
 
 
-def _shipped(name: str, device: str) -> Finding:
+def _shipped(name: str, device: str) -> CheckResult:
     """Load a shipped solver and let it play: a wrong build of torch would show here."""
     from dtsn.envs.navigation import NavigationOptions
     from dtsn.evaluation.levels import first_levels
@@ -118,13 +118,13 @@ def _shipped(name: str, device: str) -> Finding:
         solver = load_solver(shipped(name), device)
         rows = evaluate_navigation(solver, first_levels("test", LEVELS), NavigationOptions())
     except (ValueError, OSError, RuntimeError) as error:
-        return Finding("bad", f"shipped {name}", f"does not work: {error}")
+        return CheckResult("bad", f"shipped {name}", f"does not work: {error}")
     solved = sum(row.success for row in rows)
     text = f"solves {solved} of {LEVELS} halls (expected: at least {EXPECTED[name]})"
-    return Finding("ok" if solved >= EXPECTED[name] else "bad", f"shipped {name}", text)
+    return CheckResult("ok" if solved >= EXPECTED[name] else "bad", f"shipped {name}", text)
 
 
-def _disk(folder: Path) -> Finding:
+def _disk(folder: Path) -> CheckResult:
     from dtsn.storage import write_durably
 
     path, content = folder / f".dtsn-doctor-{secrets.token_hex(4)}", secrets.token_bytes(1 << 16)
@@ -132,8 +132,12 @@ def _disk(folder: Path) -> Finding:
         write_durably(path, content)
         same, free = path.read_bytes() == content, shutil.disk_usage(folder).free
     except OSError as error:
-        return Finding("bad", "disk", f"cannot write to {folder.resolve()}: {error}")
+        return CheckResult("bad", "disk", f"cannot write to {folder.resolve()}: {error}")
     finally:
         path.unlink(missing_ok=True)
     text = f"{folder.resolve()} can be written, {free / 1e9:.1f} GB free"
-    return Finding("ok", "disk", text) if same else Finding("bad", "disk", f"{folder} does not keep its data")
+    return (
+        CheckResult("ok", "disk", text)
+        if same
+        else CheckResult("bad", "disk", f"{folder} does not keep its data")
+    )

@@ -50,6 +50,8 @@ class Workers:
         from dtsn.reproduce.jobs import LocalProcesses
         from dtsn.reproduce.ray_tasks import RayTasks
 
+        if device == "auto":  # jobs may run on other machines than this one
+            raise UserError("device must be cpu, cuda, cuda:N or mps for a campaign, got 'auto'")
         if self.address is None:
             pick_device(device)  # an error now rather than in every job
         if self.executor == "local":
