@@ -14,7 +14,7 @@ from dtsn.drawing import new_figure, save
 from dtsn.errors import UserError
 from dtsn.evaluation.rows import ProcgenRow, write_rows
 from dtsn.experts.collect import _Parts
-from dtsn.reproduce.jobs import Job, _start
+from dtsn.reproduce.jobs import Job, start
 from dtsn.reproduce.markdown import write_text
 from dtsn.reproduce.records import write_record
 from dtsn.solvers.solver import Solver
@@ -62,7 +62,7 @@ def _draw(place: Path) -> None:
 
 
 def _start_job(place: Path) -> None:
-    _start(Job("this", (), place)).wait()
+    start(Job("this", (), place)).wait()
 
 
 # What the other commands write, below results/ and docs/.
