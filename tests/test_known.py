@@ -14,11 +14,16 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from torch import Tensor, nn
 
 from dtsn.batch import Batch
-from dtsn.config import SOLVERS, LossWeights, SolverConfig
+from dtsn.config import SOLVERS, LossWeights, SolverConfig, TrainConfig
+from dtsn.data.format import Episode
+from dtsn.data.reader import Dataset
+from dtsn.data.writer import DatasetWriter
 from dtsn.errors import UserError
 from dtsn.models.known import KnownModel, StateMLP, TableRules
 from dtsn.search import Expansion, best_first_search, full_expansion
 from dtsn.solvers.solver import Solver
+from dtsn.training.loading import export_solver, load_solver
+from dtsn.training.trainer import Trainer, train_run
 from reference import reference_search
 from test_search import TOLERANCE, gradients
 
@@ -453,3 +458,68 @@ def test_values_of_a_space() -> None:
         (Box(-1, 1, (4,)), torch.zeros(3, 4)),
     ):
         assert StateMLP(space, hidden=8)(state).shape == (3,)
+
+
+# --- training runs ------------------------------------------------------------------------------------
+
+
+def walks(folder: Path) -> Path:
+    """Data of walks to the right; an observation is the place, as a vector of one number."""
+    with DatasetWriter(
+        folder / "walks.h5",
+        env_id="corridor",
+        env_options={},
+        num_actions=3,
+        observation_shape=(1,),
+        observation_dtype=np.int32,
+        observation_low=0,
+        observation_high=11,
+    ) as writer:
+        for start in range(11):
+            places = np.arange(start, 12, dtype=np.int32)[:, None]
+            steps = len(places) - 1
+            writer.add_episode(Episode(places, np.full(steps, 2), -np.ones(steps, np.float32), True, start))
+    return folder / "walks.h5"
+
+
+def placed() -> KnownModel:
+    return corridor(encode=lambda observation: observation[:, 0].long())
+
+
+def test_a_run_is_trained_resumed_and_loaded(tmp_path: Path) -> None:
+    config = TrainConfig(
+        SolverConfig(iterations=3), steps=6, batch_size=16, search_warmup=2, checkpoint_every=3
+    )
+    with Dataset(walks(tmp_path)) as dataset:
+
+        def trainer(steps: int) -> Trainer:
+            torch.manual_seed(0)
+            changed = dataclasses.replace(config, steps=steps)
+            return Trainer(changed, dataset.observation, 3, world_model=placed())
+
+        whole = trainer(6)
+        for metrics in train_run(tmp_path / "whole", whole, dataset):
+            assert set(metrics) >= {"loss", "q", "cql"}
+            assert not {"transition", "reward"} & set(metrics)
+        run = train_run(tmp_path / "run", trainer(6), dataset)
+        for _ in range(3):
+            next(run)
+        run.close()
+        resumed = trainer(6)
+        list(train_run(tmp_path / "run", resumed, dataset, resume=True))
+        assert resumed.step == 6
+        for ours, theirs in zip(resumed.solver.parameters(), whole.solver.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+        list(train_run(tmp_path / "learned", Trainer(config, dataset.observation, 3), dataset))
+        with pytest.raises(UserError, match="own_world_model = None, not True"):
+            train_run(tmp_path / "learned", trainer(6), dataset, resume=True)
+        with pytest.raises(UserError, match="does not fit"):
+            train_run(tmp_path / "run", Trainer(config, dataset.observation, 3), dataset, resume=True)
+    seen = torch.arange(4, dtype=torch.int32)[:, None]
+    loaded = load_solver(tmp_path / "run", world_model=placed())
+    expected = whole.solver.eval()(seen, deterministic=True)
+    assert torch.equal(loaded(seen, deterministic=True), expected)
+    with pytest.raises(UserError, match="pass a module of that class as world_model="):
+        load_solver(tmp_path / "run")
+    exported = export_solver(tmp_path / "run", tmp_path / "alone")
+    assert torch.equal(load_solver(exported, world_model=placed())(seen, deterministic=True), expected)

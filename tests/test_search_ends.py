@@ -225,6 +225,32 @@ def test_properties(seed: int, actions: int, iterations: int, invalid: float, en
         assert not bool(tree.log_probs[stopped].any())
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    actions=st.integers(1, 3),
+    depth=st.integers(1, 4),
+    invalid=st.sampled_from([0.0, 0.3, 0.7]),
+    ends=st.sampled_from(ENDS),
+    discount=st.sampled_from([1.0, 0.8]),
+)
+def test_properties_of_a_full_expansion(
+    seed: int, actions: int, depth: int, invalid: float, ends: str, discount: float
+) -> None:
+    model = MaskedModel(random_model(actions, (3,), seed=seed, scale=2.0), seed, invalid, ends)
+    root = model.roots(3, (3,), torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        tree = full_expansion(model, root, depth=depth, discount=discount)
+        for row in range(len(root)):
+            slow = brute_force_full_tree(model, root[row : row + 1], depth, discount)
+            torch.testing.assert_close(tree.q[row], slow, rtol=0, atol=TOLERANCE)
+            chosen = tree.selected[row][tree.selected[row] >= 0]
+            assert bool(tree.exists[row, chosen].all())
+            if tree.terminal is not None:
+                assert not bool((tree.terminal[row, chosen] > 0.5).any())
+    assert torch.equal(tree.exists, tree.path_value != -torch.inf)
+
+
 class Line:
     """A corridor of five cells, −1 a step to the right; the last is the goal. Right is action 1."""
 
