@@ -17,9 +17,10 @@ from dtsn.reproduce.jobs import DONE, Job, LocalProcesses
 from dtsn.reproduce.navigation import run
 from dtsn.reproduce.navigation.pictures import draw_figures
 from dtsn.reproduce.navigation.plan import GROUPS, Campaign, Task
-from dtsn.reproduce.navigation.report import build_navigation_report
+from dtsn.reproduce.navigation.report import build_navigation_report, read_curves
 from dtsn.reproduce.navigation.run import estimate_hours, run_campaign, run_task
-from dtsn.reproduce.navigation.variants import FAMILIES, VARIANTS, of_family
+from dtsn.reproduce.navigation.variants import CHOSEN_WEIGHTS, FAMILIES, VARIANTS, of_family
+from dtsn.reproduce.navigation.weights import best_weights
 
 QNET = Task("qnet", 0)
 
@@ -131,6 +132,16 @@ def test_the_weight_grid_is_the_same_for_every_solver() -> None:
         shared = {(term, value) for term, value in grid["dtsn"] if term in SOLVERS[name].losses}
         assert tried == shared
         assert len(tried) == 2 * len({"q", "cql", "transition", "reward"} & set(SOLVERS[name].losses))
+
+
+def test_the_main_table_uses_the_weights_that_the_search_chose() -> None:
+    curves = read_curves(Path(__file__).parents[1] / "results" / "navigation" / "curves")
+    for name in SOLVERS:
+        tried = [row for key in GROUPS["weight_search"] if (row := VARIANTS[key]).solver.name == name]
+        assert best_weights(curves, tried) == pytest.approx(CHOSEN_WEIGHTS.get(name, {})), name
+        assert VARIANTS[name].solver.weights == replace(
+            FAMILIES["main"].train.solver.weights, **CHOSEN_WEIGHTS.get(name, {})
+        )
 
 
 def test_no_figures_without_runs(campaign: Campaign, tmp_path: Path) -> None:

@@ -16,6 +16,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
+def percent(rate: float) -> str:
+    """A share in percent, with a digit more near 0 and 1: 99.96% is not 100.0%."""
+    digits = 2 if 0 < min(rate, 1 - rate) < 1e-3 else 1
+    return f"{100 * rate:.{digits}f}%"
+
+
 def runtime_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The paper's runtime table beside ours, from the rows of a result."""
     lines = [

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dtsn.config import SOLVERS
 from dtsn.evaluation.rows import Scenario
-from dtsn.reproduce.markdown import configuration, table
+from dtsn.reproduce.markdown import configuration, percent, table
 from dtsn.reproduce.navigation.cells import Cell, Plans, Results, aligned
 from dtsn.reproduce.navigation.claims import (
     MIN_SEEDS,
@@ -32,6 +31,7 @@ from dtsn.reproduce.navigation.variants import (
     of_family,
     searches,
 )
+from dtsn.reproduce.navigation.weights import weights_section
 from dtsn.reproduce.paper import PAPER_NAVIGATION, PaperNumber
 from dtsn.reproduce.statistics import Estimate
 
@@ -78,7 +78,7 @@ def navigation_page(
         if family.is_current and family.key != "main":
             sections += _family(family, cells, plans)
     sections += _seeds(cells)
-    sections += _weights(curves)
+    sections += weights_section(curves)
     sections += _earlier(cells)
     sections += [
         "## How they were made",
@@ -127,7 +127,7 @@ def _results_table(cells: Results, rows: Sequence[Variant]) -> str:
             if cell:
                 ours = [
                     _rate(cell.rate),
-                    _percent(float(cell.collision.mean())),
+                    percent(float(cell.collision.mean())),
                     _rate(cell.within_2x),
                     _ratio(cell),
                     f"{len(cell.level):,}",
@@ -151,7 +151,7 @@ def _greedy(cells: Results, rows: Sequence[Variant]) -> list[str]:
             sampled = cells.get(row.key, {}).get(row.scenario(exits))
             if greedy and sampled:
                 rates = [_rate(greedy.rate), _rate(greedy.within_2x), _ratio(greedy)]
-                lines.append((row.title, exits_text(exits), _percent(sampled.rate.value), *rates))
+                lines.append((row.title, exits_text(exits), percent(sampled.rate.value), *rates))
     if not lines:
         return []
     header = ("Solver", "Test", "Sampled", "Greedy (95%)", "Within 2× (95%)", "Steps ÷ shortest")
@@ -175,7 +175,7 @@ def _drawn(cells: Results, curves: Curves, rows: Sequence[Variant]) -> list[str]
             ]
             if any(found[1:]):
                 shown = [
-                    f"{_rate(cell.rate)}, within 2× {_percent(cell.within_2x.value)}" if cell else "–"
+                    f"{_rate(cell.rate)}, within 2× {percent(cell.within_2x.value)}" if cell else "–"
                     for cell in found
                 ]
                 lines.append((row.title, exits_text(exits), *shown))
@@ -262,7 +262,7 @@ def _seeds(cells: Results) -> list[str]:
         (
             row.title,
             _scenario(scenario, row),
-            *(_percent(cell.by_seed[seed]) if seed in cell.seeds else "–" for seed in seeds),
+            *(percent(cell.by_seed[seed]) if seed in cell.seeds else "–" for seed in seeds),
         )
         for row in main
         for scenario, cell in cells[row.key].items()
@@ -274,34 +274,6 @@ def _seeds(cells: Results) -> list[str]:
         "Success of every training run, by its last checkpoint.",
         table(("Solver", "Test", *(f"Seed {seed}" for seed in seeds)), lines),
     ]
-
-
-def _weights(curves: Curves) -> list[str]:
-    """What loss weights other than the recipe's do, by validation levels at the end of training."""
-    rows = [row for row in VARIANTS.values() if row.purpose == "weight_search"]
-    lines = []
-    for title in dict.fromkeys(row.title for row in rows):
-        shown = []
-        for solver in SOLVERS:
-            row = next((row for row in rows if row.title == title and row.solver.name == solver), None)
-            shown += [_validated(curves, row, exits) if row else "" for exits in EXITS]
-        lines.append((title, *shown))
-    if not any(row.key in curves for row in rows):
-        return []
-    header = [f"{kind.title}, {exits_text(exits)}" for kind in SOLVERS.values() for exits in EXITS]
-    return [
-        "## Loss weights",
-        "Each solver with one of its weights changed at a time: the same grid, steps and *validation* levels "
-        "for all. Success at the end of a training run; empty where a solver has no such loss.",
-        table(("Weights", *header), lines),
-    ]
-
-
-def _validated(curves: Curves, row: Variant, exits: int) -> str:
-    """Validation success at the last step of every run; those that have not got there do not count."""
-    runs = [curve for _, curve in sorted(curves.get(row.key, {}).items())]
-    ended = [curve for curve in runs if row.train.steps in curve["step"][-1:]]
-    return ", ".join(_percent(float(curve[f"validation_success_{exits}"][-1])) for curve in ended) or "–"
 
 
 def _earlier(cells: Results) -> list[str]:
@@ -382,16 +354,11 @@ def _setup(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _rate(estimate: Estimate) -> str:
-    return f"{_percent(estimate.value)} ({_percent(estimate.low)} to {_percent(estimate.high)})"
+    return f"{percent(estimate.value)} ({percent(estimate.low)} to {percent(estimate.high)})"
 
 
 def _ratio(cell: Cell) -> str:
     return "–" if cell.detour is None else f"{cell.detour:.2f}"
-
-
-def _percent(rate: float) -> str:
-    digits = 2 if 0 < min(rate, 1 - rate) < 1e-3 else 1  # 99.96% is not 100.0%
-    return f"{100 * rate:.{digits}f}%"
 
 
 def _list(numbers: Iterable[int]) -> str:
