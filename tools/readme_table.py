@@ -17,6 +17,10 @@ from dtsn.reproduce.paper import PAPER_NAVIGATION
 
 ROOT = Path(__file__).parent.parent
 HEADLINE = ROOT / "results/navigation/headline.json"
+DRAWN = "qnet_softmax"  # the control: is it luck?
+ROWS = {name: kind.title for name, kind in SOLVERS.items()} | {
+    DRAWN: "Q-network, actions drawn from softmax(Q)"
+}
 PLACE = re.compile(r"(<!-- results:.*?-->\n).*?(<!-- /results -->)", re.DOTALL)
 
 
@@ -28,11 +32,12 @@ def success_rates(headline: dict[str, Any]) -> dict[str, dict[str, float]] | Non
                 "2": headline[name]["2"]["success"],
                 "1": headline[name]["1"]["success"],
                 "within": headline[name]["1"]["within_2x"],
+                "greedy": float(headline[name]["1"]["success_greedy"]),
                 "seeds": float(len(headline[name]["1"]["seeds"])),
             }
-            for name in SOLVERS
+            for name in ROWS
         }
-    except KeyError:
+    except (KeyError, TypeError):  # no rows, or none of greedy acting
         return None
 
 
@@ -40,18 +45,20 @@ def table(rates: dict[str, dict[str, float]]) -> str:
     """Return a row for each solver: ours, and the paper's in brackets; the best of ours in bold."""
     lines = [
         "| solver | two exits, as trained | one exit, never seen in training "
-        "| one exit, within twice the shortest way | seeds |",
-        "|---|---|---|---|---|",
+        "| one exit, within twice the shortest way | one exit, search not random | seeds |",
+        "|---|---|---|---|---|---|",
     ]
-    columns = ("2", "1", "within")
+    columns = ("2", "1", "within", "greedy")
     best = {column: max(found[column] for found in rates.values()) for column in columns}
-    for solver, kind in SOLVERS.items():
+    for row, title in ROWS.items():
         cells = []
         for column in columns:
-            mark = "**" if rates[solver][column] == best[column] else ""
-            paper = "" if column == "within" else f" ({PAPER_NAVIGATION[solver, int(column), 10].success})"
-            cells.append(f"{mark}{percent(rates[solver][column])}{mark}{paper}")
-        lines.append(f"| {kind.title} | {' | '.join(cells)} | {rates[solver]['seeds']:.0f} |")
+            mark = "**" if rates[row][column] == best[column] else ""
+            shown = f"{mark}{percent(rates[row][column])}{mark}"
+            if row in SOLVERS and column in ("2", "1"):
+                shown += f" ({PAPER_NAVIGATION[row, int(column), 10].success})"
+            cells.append("–" if row == DRAWN and column == "greedy" else shown)
+        lines.append(f"| {title} | {' | '.join(cells)} | {rates[row]['seeds']:.0f} |")
     return "\n".join(lines) + "\n"
 
 
