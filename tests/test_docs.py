@@ -46,6 +46,12 @@ def test_own_code() -> None:
     assert names["solver"].act(names["batch"].observation).shape == (32,)
 
 
+def test_game_of_24(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,), (shown,) = blocks("game24.md", "python"), blocks("game24.md", "text")
+    exec(compile(code, "game24.md", "exec"), {"__name__": "game24"})
+    assert capsys.readouterr().out == shown
+
+
 QUICK = {
     "collect": "--episodes 20",
     "train": "--steps 4 --batch-size 8 --network.latent 8 --network.hidden 16",
