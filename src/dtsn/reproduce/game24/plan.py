@@ -16,15 +16,16 @@ RULES: tuple[Rule, ...] = ("greedy", "sample")
 TRAJECTORIES = (1000, 2000, 10_000)
 VALIDATED = 8  # T of the score that settings were chosen by, greedy, on validation puzzles
 HIDDEN, EMBEDDING = 128, 16
+ACT_TEMPERATURE = 0.3  # of sampled expansion when acting; training draws with temperature 1
 # Settings beyond the paper, and how tables call them.
 ABLATIONS = {
+    "no_ranking": "without the ranking loss: the loss of the paper",
     "anytime": "loss averaged over all iterations",
-    "ranking": "ranking loss, weight 0.1: the demonstrated path outranks other open nodes",
 }
 
 RECIPE = TrainConfig(
     # Demonstrations always win: their target says little, and pulls every value up where it weighs much.
-    SolverConfig("dtsn", iterations=8, weights=LossWeights(q=0.001, cql=1.0)),
+    SolverConfig("dtsn", iterations=8, weights=LossWeights(q=0.001, cql=1.0, ranking=1.0)),
     steps=2000,
     batch_size=128,
     learning_rate=4e-3,
@@ -50,10 +51,10 @@ class Variant:
     def config(self, seed: int, steps: int | None = None) -> TrainConfig:
         """Every number of a run."""
         solver = replace(RECIPE.solver, name=self.solver, iterations=self.train_iterations)
+        if self.solver != "dtsn" or self.ablation == "no_ranking":
+            solver = replace(solver, weights=replace(solver.weights, ranking=0.0))
         if self.ablation == "anytime":
             solver = replace(solver, loss_over="all")
-        if self.ablation == "ranking":
-            solver = replace(solver, weights=replace(solver.weights, ranking=0.1))
         return replace(RECIPE, solver=solver, seed=seed, steps=steps or RECIPE.steps)
 
 

@@ -149,7 +149,7 @@ def _is_main(scenario: Scenario) -> bool:
 def page_text(runs: Runs, found: dict[Scenario, Score], picture: Path) -> str:
     """The page in Markdown."""
     seeds = sorted({run["seed"] for run in runs})
-    over = f"{len(seeds)} seed{'s' * (len(seeds) > 1)} of training"
+    over = f"up to {len(seeds)} seeds of training" if len(seeds) > 1 else "one seed of training"
     parts = [
         "# Game of 24: results",
         "Success on the 530 test puzzles, in percent: the share of puzzles that end with 24 when each of the "

@@ -23,6 +23,7 @@ from dtsn.experts.game24 import Demonstrations, demonstrate
 from dtsn.processes import prepare
 from dtsn.reproduce.game24.plan import (
     ACT_ITERATIONS,
+    ACT_TEMPERATURE,
     EMBEDDING,
     HIDDEN,
     RULES,
@@ -50,8 +51,12 @@ def run_campaign(campaign: Game24Campaign, executor: Executor, command: str) -> 
             name: plain(dataclasses.asdict(VARIANTS[name].config(0, campaign.steps)))
             for name in campaign.variants
         }
-        network = {"hidden": HIDDEN, "embedding": EMBEDDING, "win": WIN}
-        write_record(campaign.results / "meta.json", command, {"network": network, "variants": configs})
+        settings = {
+            "network": {"hidden": HIDDEN, "embedding": EMBEDDING, "win": WIN},
+            "act_temperature": ACT_TEMPERATURE,
+            "variants": configs,
+        }
+        write_record(campaign.results / "meta.json", command, settings)
     jobs = {
         cell: Job(
             "dtsn.reproduce.game24.run",
@@ -121,8 +126,10 @@ def test(solver: Solver) -> Iterator[dict[str, Any]]:
 
 
 def acting(solver: Solver, iterations: int, rule: Rule) -> Solver:
-    """The same solver, acting with another T or rule."""
-    config = dataclasses.replace(solver.config, act_iterations=iterations, act_rule=rule)
+    """The same solver, acting with this T and rule."""
+    config = dataclasses.replace(
+        solver.config, act_iterations=iterations, act_rule=rule, temperature=ACT_TEMPERATURE
+    )
     return Solver(
         solver.world_model, config, solver.observation_shape, observation_space=solver.observation_space
     ).eval()
