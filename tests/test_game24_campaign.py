@@ -165,7 +165,7 @@ def test_campaign_goes_on_where_it_stopped_and_reports(tmp_path: Path) -> None:
     written = build_game24_report(campaign.results, page)
     assert all(path.exists() for path in written)
     assert "| D-TSN, trained with T = 8 | greedy | 4.5 ± 0.5 | 4.5 ± 0.5 | 4.5 ± 0.5 |" in page.read_text()
-    assert "| *T = 16, follow-up* | – | – | – | 49.6 | 92.4 |" in page.read_text()
+    assert "| *T = 16, follow-up* | – | – | – | 49.58 | 92.38 |" in page.read_text()
     assert build_game24_report(tmp_path / "nothing", page) == []
 
 

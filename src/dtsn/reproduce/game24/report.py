@@ -12,7 +12,14 @@ import numpy as np
 
 from dtsn.config import SOLVERS
 from dtsn.drawing import MUTED, RULE, new_figure, save, tidy
-from dtsn.reproduce.game24.plan import ABLATIONS, ACT_ITERATIONS, RULES, TRAJECTORIES, VALIDATED
+from dtsn.reproduce.game24.plan import (
+    ABLATIONS,
+    ACT_ITERATIONS,
+    RULES,
+    TRAJECTORIES,
+    VALIDATED,
+    Game24Campaign,
+)
 from dtsn.reproduce.markdown import table, write_text
 from dtsn.reproduce.paper import FOLLOW_UP_GAME24
 from dtsn.storage import replace_durably
@@ -156,7 +163,8 @@ def page_text(runs: Runs, found: dict[Scenario, Score], picture: Path) -> str:
         "nine decisions is taken by a search of T expansions from the state at hand. One game per puzzle and "
         f"seed; mean over {over}, ± their standard deviation. What the game is and how it is learned: "
         "[the Game of 24](game24.md). Made by `dtsn reproduce game24` and `dtsn report` from "
-        "`results/game24/rows`.",
+        f"`results/game24/rows`: {len(runs)} of {len(Game24Campaign().cells())} runs are done; – stands for "
+        "the others.",
         f"![Success against T when acting]({picture})",
         "Trained on 2,000 trajectories with T = 1, 8 and 16; the follow-up's numbers (Llama3-8B) are dashed.",
         "## More demonstrations",
@@ -190,7 +198,7 @@ def _by_trajectories(found: dict[Scenario, Score]) -> str:
             cells = [_cell(found, Scenario(solver, n, trained, None, VALIDATED, rule)) for n in TRAJECTORIES]
             lines.append([title, RULE_TITLES[rule], *cells])
     for solver, trained, title in (("dtsn", 8, "follow-up, D-TSN"), ("search", 1, "follow-up, SFT + search")):
-        theirs = [f"{FOLLOW_UP_GAME24[solver, n, trained, VALIDATED]:.1f}" for n in TRAJECTORIES]
+        theirs = [f"{FOLLOW_UP_GAME24[solver, n, trained, VALIDATED]:.2f}" for n in TRAJECTORIES]
         lines.append([f"*{title}*", "", *theirs])
     return table(["", "expansion", *(f"{n:,} trajectories" for n in TRAJECTORIES)], lines)
 
@@ -200,7 +208,7 @@ def _by_search(found: dict[Scenario, Score], rule: str) -> str:
     for trained in sorted({s.train_iterations for s in found if _is_main(s)}):
         cells = [_cell(found, Scenario("dtsn", 2000, trained, None, act, rule)) for act in ACT_ITERATIONS]
         theirs = [
-            f"{rate:.1f}" if (rate := FOLLOW_UP_GAME24.get(("dtsn", 2000, trained, act))) else "–"
+            f"{rate:.2f}" if (rate := FOLLOW_UP_GAME24.get(("dtsn", 2000, trained, act))) else "–"
             for act in ACT_ITERATIONS
         ]
         lines += [[f"T = {trained}", *cells], [f"*T = {trained}, follow-up*", *theirs]]
@@ -221,4 +229,7 @@ def _ablations(found: dict[Scenario, Score]) -> str:
 
 def _cell(found: dict[Scenario, Score], scenario: Scenario) -> str:
     score = found.get(scenario)
-    return "–" if score is None else f"{100 * score.mean:.1f} ± {100 * score.spread:.1f}"
+    if score is None:
+        return "–"
+    spread = f" ± {100 * score.spread:.1f}" if len(score.by_seed) > 1 else ""
+    return f"{100 * score.mean:.1f}{spread}"

@@ -48,8 +48,8 @@ def run_campaign(campaign: Game24Campaign, executor: Executor, command: str) -> 
     waiting = list(campaign.waiting())
     if waiting:
         configs = {
-            name: plain(dataclasses.asdict(VARIANTS[name].config(0, campaign.steps)))
-            for name in campaign.variants
+            name: plain(dataclasses.asdict(variant.config(0, campaign.steps)))
+            for name, variant in VARIANTS.items()
         }
         settings = {
             "network": {"hidden": HIDDEN, "embedding": EMBEDDING, "win": WIN},
