@@ -3,8 +3,8 @@
 Nine decisions, at most four choices each: an operand, an operator, an operand, three times. The reward is 1
 when 24 is left, else 0. The world is known: :func:`~dtsn.envs.game24_graph.build_graph` holds every state.
 
-Puzzles are the 1,362 hands that can be solved (with fractions); 527 of them are for training, 305 for
-validation and 530 for tests.
+Puzzles are the 1,362 hands that can be solved (with fractions); 530 of them are for training, 305 for
+validation and 527 for tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dtsn.arrays import Bools, Ints
 from dtsn.envs.game24_graph import CARDS, CHOICES, DECISIONS, HAND, PHASES, StateGraph, build_graph
 from dtsn.errors import UserError, brief
 
-SPLITS = {"train": 527, "validation": 305, "test": 530}  # puzzles of each, all of them together
+SPLITS = {"test": 527, "validation": 305, "train": 530}  # puzzles of each, all of them together
 SPLIT_SEED = 24
 
 

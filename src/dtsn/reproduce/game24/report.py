@@ -12,6 +12,7 @@ import numpy as np
 
 from dtsn.config import SOLVERS
 from dtsn.drawing import MUTED, RULE, new_figure, save, tidy
+from dtsn.envs.game24 import SPLITS
 from dtsn.reproduce.game24.plan import (
     ABLATIONS,
     ACT_ITERATIONS,
@@ -159,8 +160,8 @@ def page_text(runs: Runs, found: dict[Scenario, Score], picture: Path) -> str:
     over = f"up to {len(seeds)} seeds of training" if len(seeds) > 1 else "one seed of training"
     parts = [
         "# Game of 24: results",
-        "Success on the 530 test puzzles, in percent: the share of puzzles that end with 24 when each of the "
-        "nine decisions is taken by a search of T expansions from the state at hand. One game per puzzle and "
+        f"Success on the {SPLITS['test']} test puzzles, in percent: the share of puzzles that end with 24 when "
+        "each of the nine decisions is taken by a search of T expansions from the state at hand. One game per puzzle and "
         f"seed; mean over {over}, ± their standard deviation. What the game is and how it is learned: "
         "[the Game of 24](game24.md). Made by `dtsn reproduce game24` and `dtsn report` from "
         f"`results/game24/rows`: {len(runs)} of {len(Game24Campaign().cells())} runs are done; – stands for "
