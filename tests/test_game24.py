@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtsn.envs.game24 import SPLITS, Game24Env, puzzles_of, state_of_hand
+from dtsn.envs.game24 import Game24Env, puzzles_of, state_of_hand
 from dtsn.envs.game24_graph import CARDS, DECISIONS, OPERATORS, StateGraph, build_graph
 from dtsn.experts.game24 import demonstrate, draw_solutions
 
