@@ -161,8 +161,9 @@ def page_text(runs: Runs, found: dict[Scenario, Score], picture: Path) -> str:
     parts = [
         "# Game of 24: results",
         f"Success on the {SPLITS['test']} test puzzles, in percent: the share of puzzles that end with 24 "
-        "when each of the nine decisions is taken by a search of T expansions from the state at hand. One game "
-        f"per puzzle and seed; mean over {over}, ± their standard deviation. What the game is and how it is learned: "
+        "when each of the nine decisions is taken by a search of T expansions from the state at hand. "
+        f"One game per puzzle and seed; mean over {over}, ± their standard deviation. "
+        "What the game is and how it is learned: "
         "[the Game of 24](game24.md). Made by `dtsn reproduce game24` and `dtsn report` from "
         f"`results/game24/rows`: {len(runs)} of {len(Game24Campaign().cells())} runs are done; – stands for "
         "the others.",
