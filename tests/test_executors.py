@@ -41,6 +41,9 @@ def test_ray_runs_reports_and_cancels(tmp_path: Path, monkeypatch: pytest.Monkey
     ends = RayTasks(cpus=2).run(jobs)
     assert dict([next(ends), next(ends)]) == {"good": DONE, "bad": "failed, see logs/bad.log"}
     assert "missing.json" in (tmp_path / "logs/bad.log").read_text()
+    started = time.monotonic()
+    while not sleepers() and time.monotonic() - started < 60:  # Ray starts its workers in any order
+        time.sleep(0.2)
     assert len(sleepers()) == 1
     started = time.monotonic()
     ends.close()  # as Ctrl-C does
