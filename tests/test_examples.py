@@ -53,7 +53,7 @@ def test_known_world() -> None:
             "greedy, 10 episodes: ",
         ),
         ("sb3_cartpole", "stable_baselines3", ("300",), "mean return"),
-        ("torchrl_cartpole", "torchrl", ("300",), ""),
+        pytest.param("torchrl_cartpole", "torchrl", ("300",), "", marks=pytest.mark.slow),
     ],
 )
 def test_online(name: str, needs: str, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:

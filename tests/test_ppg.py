@@ -133,7 +133,7 @@ def test_an_action_that_changes_nothing_is_penalised(monkeypatch: pytest.MonkeyP
     assert not seen[1].any()
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_it_learns_what_the_frame_says(colours: None, shared: bool) -> None:
     config = dataclasses.replace(
         TINY,

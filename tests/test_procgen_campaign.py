@@ -90,6 +90,7 @@ def test_ablations_are_of_the_budgets_games(tmp_path):
         assert len(set(whole.tests(game))) == len(whole.tests(game))
 
 
+@pytest.mark.slow
 def test_a_choice_changes_one_thing_and_never_sees_test_levels(tmp_path, monkeypatch):
     need_envpool()
     tiny = PROCGEN_BUDGETS["tiny"]
