@@ -46,7 +46,7 @@ def weights_section(curves: Curves) -> list[str]:
     return [
         "## Loss weights",
         "Each solver with one of its weights changed at a time: the same grid, steps and *validation* levels "
-        "for all. Success at the end of a training run; empty where a solver has no such loss. "
+        "for all. Success at the end of a training run; empty where a solver has no such loss, – not run. "
         f"The main table uses the best of each: {_chosen()}.",
         table(("Weights", *header), lines),
     ]
