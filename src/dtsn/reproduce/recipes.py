@@ -17,6 +17,7 @@ class Recipe:
     title: str
     solver: str = "dtsn"
     without: str = ""  # the part that is left out, in words; "" for none
+    added: str = ""  # the part that is added to the paper's D-TSN, in words; "" for none
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of SolverConfig
     weights: Mapping[str, float] = field(default_factory=dict)  # fields of LossWeights
     network: Mapping[str, Any] = field(default_factory=dict)  # fields of NetworkConfig

@@ -145,17 +145,21 @@ def _solver_claims(rows: dict[str, Variant]) -> list[Claim]:
 
 
 def _ablation_claims(rows: Iterable[Variant]) -> list[Claim]:
-    """Claims about the parts of D-TSN: each is worth something at one exit."""
+    """Claims about the parts of D-TSN, and those added to it: each is worth something at one exit."""
     listed = list(rows)
     whole = next((row for row in listed if row.recipe.key == "dtsn"), None)
-    return [
-        Claim(
-            f"Without {row.recipe.without}, D-TSN solves fewer levels with 1 exit",
-            (Check(_side(whole, 1), _side(row, 1)),),
-        )
-        for row in listed
-        if row.recipe.without and whole is not None
-    ]
+    if whole is None:
+        return []
+    claims = []
+    for row in listed:
+        sides = _side(whole, 1), _side(row, 1)
+        if row.recipe.without:
+            text = f"Without {row.recipe.without}, D-TSN solves fewer levels with 1 exit"
+            claims.append(Claim(text, (Check(*sides),)))
+        if row.recipe.added:
+            text = f"With {row.recipe.added}, D-TSN solves more levels with 1 exit"
+            claims.append(Claim(text, (Check(*sides[::-1]),)))
+    return claims
 
 
 def _search_claims(rows: dict[str, Variant]) -> list[Claim]:

@@ -71,7 +71,7 @@ def navigation_page(
         *_greedy(cells, main),
         *_drawn(cells, curves, main),
         *_plans(plans, main),
-        *_part("Ablations", cells, [row for row in main if row.recipe.key == "dtsn" or row.recipe.without]),
+        *_part("Ablations", cells, [row for row in main if row.recipe.key == "dtsn" or _is_ablation(row)]),
         *_iterations(cells, main),
     ]
     for family in FAMILIES.values():
@@ -94,7 +94,12 @@ def navigation_page(
 def _compared(rows: Iterable[Variant]) -> list[Variant]:
     """The rows of a family's first table: solvers, without ablations and other searches in training."""
     trained = NAVIGATION.solver.iterations
-    return [row for row in rows if not row.recipe.without and row.solver.iterations == trained]
+    return [row for row in rows if not _is_ablation(row) and row.solver.iterations == trained]
+
+
+def _is_ablation(row: Variant) -> bool:
+    """Whether a row is D-TSN with a part less, or one more."""
+    return bool(row.recipe.without or row.recipe.added)
 
 
 def _family(family: Family, cells: Results, plans: Plans) -> list[str]:
@@ -216,7 +221,7 @@ def _plans(plans: Plans, rows: Sequence[Variant]) -> list[str]:
 def _iterations(cells: Results, rows: Sequence[Variant]) -> list[str]:
     """More search: trained and acting with the same T, and acting with another."""
     trained = sorted(
-        (row for row in rows if not row.recipe.without and row.solver.name == "dtsn"),
+        (row for row in rows if not _is_ablation(row) and row.solver.name == "dtsn"),
         key=lambda row: row.solver.iterations,
     )
     lines = []

@@ -242,6 +242,18 @@ OWN_ABLATIONS = {
             without="the additive value",
             network={"value": "joint"},
         ),
+        Recipe(
+            "dtsn-ranking",
+            "D-TSN with the ranking loss",
+            added="the ranking loss",
+            weights={"ranking": 1.0},
+        ),
+        Recipe(
+            "dtsn-anytime",
+            "D-TSN, loss over all iterations",
+            added="the loss averaged over all iterations",
+            settings={"loss_over": "all"},
+        ),
         Recipe("qnet-joint-value", "Q-network, joint value", "qnet", network={"value": "joint"}),
         Recipe("treeqn-joint-value", "TreeQN, joint value", "treeqn", network={"value": "joint"}),
         Recipe("qnet-plain", "Q-network, the paper's losses", "qnet", weights=_NO_EXTRAS, network=_NO_ENDS),
@@ -333,7 +345,9 @@ def _variants() -> dict[str, Variant]:
     old = {key: FAMILIES[key] for key in ("paths", "paths-opposite", "pooled", "pooled-plain")}
     found = [
         *_family(main, [*solvers, *EXTENSIONS.values()], 5, act=("search", "dtsn"), levels="levels"),
-        *_family(main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3),
+        *_family(
+            main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3, act=("dtsn-ranking", "dtsn-anytime")
+        ),
         *_family(main, SEARCH_LENGTHS.values(), 3, more=False),
         *_family(FAMILIES["hall-7-12"], both, 2),
         *_family(FAMILIES["hall-5-14"], both, 2),
