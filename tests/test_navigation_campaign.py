@@ -13,6 +13,7 @@ import pytest
 from dtsn.config import SOLVERS, NetworkConfig, SolverConfig, TrainConfig
 from dtsn.evaluation.rows import Scenario
 from dtsn.experts.collect import collect_navigation
+from dtsn.reproduce.cost import probe
 from dtsn.reproduce.jobs import DONE, Job, LocalProcesses
 from dtsn.reproduce.navigation import run
 from dtsn.reproduce.navigation.pictures import draw_figures
@@ -234,3 +235,8 @@ def test_closing_stops_what_still_runs(tmp_path: Path) -> None:
     ends = LocalProcesses(2).run({"sleeping": sleeping, "quick": quick})
     assert next(ends) == ("quick", DONE)
     ends.close()  # would wait a minute if it did not stop it
+
+
+def test_a_recipe_with_a_ranking_loss_can_be_costed() -> None:
+    config = replace(VARIANTS["dtsn-ranking"].train, batch_size=2)
+    assert all(seconds > 0 for seconds in probe(config, (3, 20, 20), 4, decisions=2))

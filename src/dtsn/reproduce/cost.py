@@ -31,6 +31,7 @@ def probe(
         q_target=-torch.ones(size),
         next_observation=observation,
         terminated=torch.zeros(size, dtype=torch.bool),
+        path=torch.zeros(size, config.solver.iterations, dtype=torch.int64),  # for the ranking loss
     )
     trainer = Trainer(replace(config, search_warmup=0, search_ramp=0), shape, num_actions)
     trainer.update(batch)
