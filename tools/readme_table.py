@@ -62,22 +62,38 @@ def table(rates: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def plain_sentence(headline: dict[str, Any]) -> str:
+    """Return what the solvers reach at one exit with the paper's losses alone; nothing without their rows."""
+    names = {f"plain-{name}": kind.title for name, kind in SOLVERS.items()}
+    if not names.keys() <= headline.keys():
+        return ""
+    rates = {title: percent(headline[name]["1"]["success"]) for name, title in names.items()}
+    drawn = percent(headline["plain-qnet_softmax"]["1"]["success"])
+    listed = ", ".join(f"{title} {rate}" for title, rate in rates.items())
+    seeds = len(headline["plain-dtsn"]["1"]["seeds"])
+    return (
+        f"\nWith the paper's losses alone, one exit: {listed}; a Q-network that draws its actions {drawn} "
+        f"({seeds} seeds).\n"
+    )
+
+
 def percent(rate: float) -> str:
     """Return a rate in percent; two digits where one would round it to 100."""
     return f"{100 * rate:.{2 if 0.9995 <= rate < 1 else 1}f}"
 
 
-def fill(readme: str, rates: dict[str, dict[str, float]]) -> str:
-    """Return the README with the table in its place."""
-    return PLACE.sub(lambda place: place[1] + table(rates) + place[2], readme)
+def fill(readme: str, rates: dict[str, dict[str, float]], more: str = "") -> str:
+    """Return the README with the table, and a sentence below it, in its place."""
+    return PLACE.sub(lambda place: place[1] + table(rates) + more + place[2], readme)
 
 
 def main() -> None:
     """Rewrite the README's table."""
-    path, rates = ROOT / "README.md", success_rates(json.loads(HEADLINE.read_text()))
+    headline = json.loads(HEADLINE.read_text())
+    path, rates = ROOT / "README.md", success_rates(headline)
     if rates is None:
         raise SystemExit(f"{HEADLINE} lacks a solver: the README stays as it is")
-    path.write_text(fill(path.read_text(), rates))
+    path.write_text(fill(path.read_text(), rates, plain_sentence(headline)))
 
 
 if __name__ == "__main__":

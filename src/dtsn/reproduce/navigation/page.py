@@ -76,7 +76,7 @@ def navigation_page(
     ]
     for family in FAMILIES.values():
         if family.is_current and family.key != "main":
-            sections += _family(family, cells, plans)
+            sections += _family(family, cells, plans, curves)
     sections += _seeds(cells)
     sections += weights_section(curves)
     sections += _earlier(cells)
@@ -102,17 +102,17 @@ def _is_ablation(row: Variant) -> bool:
     return bool(row.recipe.without or row.recipe.added)
 
 
-def _family(family: Family, cells: Results, plans: Plans) -> list[str]:
+def _family(family: Family, cells: Results, plans: Plans, curves: Curves) -> list[str]:
     rows = of_family(family.key)
     if not any(row.key in cells for row in rows):
         return []
     claims = family_claims(family.key)
+    more = [*_greedy(cells, rows), *_drawn(cells, curves, rows), *_plans(plans, rows)]
     return [
         f"## {family.heading}",
         family.text,
         _results_table(cells, rows),
-        *(line for line in _greedy(cells, rows) if not line.startswith("#")),
-        *(line for line in _plans(plans, rows) if not line.startswith("#")),
+        *(line for line in more if not line.startswith("#")),
         _claims_table(claims, cells) if claims else "",
     ]
 

@@ -71,12 +71,13 @@ def read_curves(folder: Path) -> dict[str, dict[int, dict[str, Float64s]]]:
 
 
 def headline(cells: Results, plans: Plans, curves: Curves) -> dict[str, Any]:
-    """The main table in short: rates from 0 to 1, by solver and number of exits.
+    """The main table, and that of the paper's losses, in short: rates from 0 to 1, by solver and exits.
 
     Solvers that do not search come with a control that draws actions, at the temperature that validation
     levels with two exits chose.
     """
-    rows = [row for row in of_family("main") if row.key in cells]
+    listed = [*of_family("main"), *of_family("plain")]
+    rows = [row for row in listed if row.key in cells]
     found: dict[str, Any] = {}
     for row in rows:
         found[row.key] = _by_exits(cells[row.key], lambda exits, row=row: row.scenario(exits), row)
@@ -98,7 +99,7 @@ def headline(cells: Results, plans: Plans, curves: Curves) -> dict[str, Any]:
             for exits in EXITS
             if (cell := plans[row.key].get(row.scenario(exits)))
         }
-        for row in of_family("main")
+        for row in listed
         if row.key in plans
     }
     found["act_T"] = {row.key: acted for row in rows if len(acted := _acted(cells[row.key])) > 1}

@@ -55,6 +55,17 @@ NAVIGATION = TrainConfig(
     search_ramp=300,
     conservative_ramp=500,
 )
+# The same without what is not in the paper.
+PLAIN = replace(
+    NAVIGATION,
+    solver=replace(
+        NAVIGATION.solver,
+        weights=replace(
+            NAVIGATION.solver.weights, termination=0.0, conservative_reward=0.0, conservative_value=0.0
+        ),
+    ),
+    network=replace(NAVIGATION.network, termination=False),
+)
 
 
 @dataclass(frozen=True)
@@ -138,6 +149,14 @@ FAMILIES = {
             NAVIGATION,
         ),
         Family(
+            "plain",
+            "The paper's losses alone",
+            "The same halls and map latents without what we add to the paper's losses: no termination, no "
+            "conservative terms, for any of the four solvers.",
+            _MAIN_HALLS,
+            PLAIN,
+        ),
+        Family(
             "hall-7-12",
             "Larger halls: walls on 7 to 12",
             "The same recipe, trained and tested in halls with 4 × 4 cells inside.",
@@ -208,12 +227,10 @@ CHOSEN_WEIGHTS: Mapping[str, Mapping[str, float]] = {
 }
 
 # Rows of the main table beyond the paper's, parts of D-TSN beyond the paper's ablations; and, for the solvers
-# that use no transition, the other value form, which suits them better, and the paper's losses alone.
+# that use no transition, the other value form, which suits them better.
 EXTENSIONS = {
     "dtsn_graph": Recipe("dtsn_graph", "D-TSN, merged search", settings={"merge": True}, weights_of="dtsn")
 }
-_NO_EXTRAS = {"termination": 0, "conservative_reward": 0, "conservative_value": 0}
-_NO_ENDS = {"termination": False}
 OWN_ABLATIONS = {
     recipe.key: recipe
     for recipe in (
@@ -256,8 +273,6 @@ OWN_ABLATIONS = {
         ),
         Recipe("qnet-joint-value", "Q-network, joint value", "qnet", network={"value": "joint"}),
         Recipe("treeqn-joint-value", "TreeQN, joint value", "treeqn", network={"value": "joint"}),
-        Recipe("qnet-plain", "Q-network, the paper's losses", "qnet", weights=_NO_EXTRAS, network=_NO_ENDS),
-        Recipe("treeqn-plain", "TreeQN, the paper's losses", "treeqn", weights=_NO_EXTRAS, network=_NO_ENDS),
     )
 }
 _BFLOAT16 = Recipe("dtsn-bfloat16", "D-TSN, encoder in bfloat16", network={"precision": "bfloat16"})
@@ -349,6 +364,7 @@ def _variants() -> dict[str, Variant]:
             main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3, act=("dtsn-ranking", "dtsn-anytime")
         ),
         *_family(main, SEARCH_LENGTHS.values(), 3, more=False),
+        *_family(FAMILIES["plain"], solvers, 3),
         *_family(FAMILIES["hall-7-12"], both, 2),
         *_family(FAMILIES["hall-5-14"], both, 2),
         *_family(FAMILIES["independent"], [*solvers, *EXTENSIONS.values()], 2),
