@@ -18,7 +18,8 @@ from dtsn.data.reader import Dataset
 from dtsn.errors import UserError
 from dtsn.settings import config_from_dict, difference, flat, plain
 from dtsn.storage import RunInUseError
-from dtsn.training.trainer import DivergedError, Trainer, has_run, train_run
+from dtsn.training.loop import has_run, train_run
+from dtsn.training.trainer import DivergedError, Trainer
 from dtsn.tuning.scores import Score
 
 Part = Literal["weights", "network", "learning_rate"]

@@ -15,7 +15,7 @@ from dtsn.reproduce.navigation.plan import Campaign, Task
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL, VARIANTS
 from dtsn.solvers.solver import Solver
 from dtsn.training.loading import load_solver
-from dtsn.training.trainer import has_run
+from dtsn.training.loop import has_run
 
 COMPARED = ("qnet", "dtsn")  # the solver that fails, and the one that does not
 HALLS_SHOWN = 4

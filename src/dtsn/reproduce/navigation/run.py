@@ -28,7 +28,8 @@ from dtsn.reproduce.navigation.plan import Campaign, Task
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant
 from dtsn.solvers.solver import Solver
 from dtsn.training.loading import load_solver
-from dtsn.training.trainer import Trainer, has_run, train_run
+from dtsn.training.loop import has_run, train_run
+from dtsn.training.trainer import Trainer
 
 DECISIONS = 25  # of an episode, roughly: short ways, and some that time out
 
