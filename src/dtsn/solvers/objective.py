@@ -67,5 +67,5 @@ def loss_terms(
 
 
 def _child_of(children: Tensor, action: Tensor) -> Tensor:
-    """Children ``[B, A, ...]`` -> the one by each sample's action ``[B, ...]``."""
+    """Take from children ``[B, A, ...]`` the one by each sample's action, ``[B, ...]``."""
     return children[torch.arange(len(action), device=action.device), action]

@@ -187,7 +187,7 @@ class Solver(nn.Module):
         return self._any_tensor().dtype
 
     def _any_tensor(self) -> Tensor:
-        """Some parameter; a world model written by hand may have none."""
+        """Return some parameter; a world model written by hand may have none."""
         return next(self.parameters(), torch.zeros(()))
 
     def forward(
@@ -199,7 +199,7 @@ class Solver(nn.Module):
         generator: torch.Generator | None = None,
         deterministic: bool = False,
     ) -> Tensor:
-        """Q-values ``[..., A]`` by the training planner in ``train()`` mode, the acting one in ``eval()``.
+        """Compute Q ``[..., A]`` by the training planner in ``train()`` mode, the acting one in ``eval()``.
 
         ``invalid_actions [..., A]`` have the value −inf; ``uniforms [..., T]`` or ``generator`` fix what the
         search draws.
@@ -220,7 +220,7 @@ class Solver(nn.Module):
         generator: torch.Generator | None = None,
         deterministic: bool = False,
     ) -> SearchTree:
-        """The acting planner's search trees for ``observation [B, ...]``, without gradients."""
+        """Search ``observation [B, ...]`` by the acting planner, without gradients; return the trees."""
         with torch.no_grad():
             rows, lead = self._rows(observation, batched=True)
             latent = self.world_model.encode(rows)
@@ -235,7 +235,7 @@ class Solver(nn.Module):
         generator: torch.Generator | None = None,
         deterministic: bool = False,
     ) -> Tensor:
-        """The best actions ``[...]`` by the acting planner.
+        """Return the best actions ``[...]`` by the acting planner.
 
         Its search draws the nodes to expand, by ``uniforms [..., T]`` or ``generator`` if given;
         ``deterministic`` expands the most promising ones.
@@ -291,7 +291,7 @@ class Solver(nn.Module):
         invalid_actions: Any = None,
         deterministic: bool = True,
     ) -> Tensor:
-        """``r + γ max Q(s′, ·)``, only ``r`` where the episode terminated: ``[...]`` for ``q_target``.
+        """Compute ``r + γ max Q(s′, ·)``, or ``r`` where the episode terminated: ``[...]`` for ``q_target``.
 
         By the acting planner without gradients. ``invalid_actions [..., A]`` are of ``next_observation``.
         """
@@ -325,7 +325,7 @@ class Solver(nn.Module):
         conservative_ramp: float = 1.0,
         part: Part | None = None,
     ) -> LossTerms:
-        """The solver's loss, a mean over the batch.
+        """Compute the solver's loss, a mean over the batch.
 
         ``iterations`` overrides T (a warm-up trains with T = 1); ``uniforms [B, T]`` or ``generator`` fix
         what the search draws. ``weight [B]`` multiplies each sample's loss, as prioritised replay asks for;
@@ -369,7 +369,7 @@ class Solver(nn.Module):
     def q_of_rows(
         self, rows: Tensor, uniforms: Tensor | None, invalid_actions: Tensor | None, deterministic: bool
     ) -> Tensor:
-        """Q-values ``[B, A]`` by the acting planner, of rows that need no check, as in an exported graph."""
+        """Compute Q ``[B, A]`` by the acting planner, of rows that need no check, as in an exported graph."""
         latent = self.world_model.encode(rows)
         lead = (rows.shape[0],)
         return self._tree(True, latent, lead, invalid_actions, uniforms, None, deterministic).q
@@ -392,7 +392,7 @@ class Solver(nn.Module):
     def _rows(
         self, observation: Any, name: str = "observation", batched: bool = False
     ) -> tuple[Observation, tuple[int, ...]]:
-        """Observations ``[B, ...]`` on the solver's device, and the leading dimensions they came with."""
+        """Read observations as rows ``[B, ...]`` on the solver's device, with their leading dimensions."""
         shape, space, like = self.observation_shape, self.observation_space, self._any_tensor()
         try:
             return (read_batch if batched else read_rows)(observation, space, shape, like, name)

@@ -27,7 +27,7 @@ TRACK_EVERY = 20  # steps between two points of a tracker's curves
 
 
 def has_run(run: Path) -> bool:
-    """Whether a folder holds a training run, be it one without a checkpoint yet."""
+    """Tell whether a folder holds a training run, be it one without a checkpoint yet."""
     return RunFolder(run).exists()
 
 

@@ -103,7 +103,7 @@ class Trainer:
             yield self.update(self.batch[1])
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """One optimiser step; without a finite loss and gradient it is skipped or refused (`on_nan`)."""
+        """Make an optimiser step; without a finite loss and gradient, skip or refuse it (`on_nan`)."""
         config, step = self.config, self.step
         self.solver.train()
         self.generator.manual_seed(int(np.random.SeedSequence([config.seed, step]).generate_state(1)[0]))
@@ -164,7 +164,7 @@ class Trainer:
     def snapshot(
         self, validation: float | None = None
     ) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
-        """What a checkpoint of this step holds: tensors by file, and the state."""
+        """Return what a checkpoint of this step holds: tensors by file, and the state."""
         tensors = {
             "model": dict(self.solver.state_dict()),
             "optimizer": checkpoint.flatten_optimizer(self.optimizer),
