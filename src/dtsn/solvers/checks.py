@@ -128,6 +128,14 @@ def checked_path(batch: Batch, actions: int) -> Tensor:
     return path
 
 
+def checked_column(name: str, given: Any, lead: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return one entry per observation, with their leading dimensions, on the device of ``like``."""
+    column = torch.as_tensor(given, device=like.device)
+    if column.shape != lead:
+        raise UserError(f"{name} must have shape {list(lead)}, got {list(column.shape)}")
+    return column
+
+
 def checked_weight(weight: Any, size: int, like: Tensor) -> Tensor:
     """Return the weights ``[B]`` of the samples, with the type and device of ``like``."""
     tensor = torch.as_tensor(weight, device=like.device).to(like.dtype)

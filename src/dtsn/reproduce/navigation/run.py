@@ -124,7 +124,7 @@ def _acting(row: Variant, run: Path, device: str, scenario: Scenario) -> Solver:
 
 
 def collect_data(folder: Path, options: NavigationOptions) -> Path:
-    """Collect the 1000 expert trajectories through halls like these, collected at first use.
+    """Collect the 1000 expert trajectories through halls like these, unless they are there.
 
     All runs have the same: small halls are few, and test halls must be new to every run.
     """
