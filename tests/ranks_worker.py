@@ -16,8 +16,9 @@ from dtsn.data.reader import Dataset
 from dtsn.errors import UserError
 from dtsn.reproduce.navigation.variants import NAVIGATION
 from dtsn.solvers.losses import LossTerms
+from dtsn.training.loop import train_run
 from dtsn.training.ranks import PeerError, joined
-from dtsn.training.trainer import DivergedError, Trainer, train_run
+from dtsn.training.trainer import DivergedError, Trainer
 
 STEPS = 6
 SHORT: dict[str, Any] = {

@@ -23,7 +23,8 @@ from dtsn.models.known import KnownModel, StateMLP, TableRules
 from dtsn.search import Expansion, best_first_search, full_expansion
 from dtsn.solvers.solver import Solver
 from dtsn.training.loading import export_solver, load_solver
-from dtsn.training.trainer import Trainer, train_run
+from dtsn.training.loop import train_run
+from dtsn.training.trainer import Trainer
 from reference import reference_search
 from test_search import TOLERANCE, gradients
 

@@ -25,9 +25,10 @@ from dtsn.data.reader import Dataset
 from dtsn.errors import UserError
 from dtsn.experts.collect import collect_navigation
 from dtsn.reproduce.navigation.variants import NAVIGATION
+from dtsn.training.loop import train_run
 from dtsn.training.ranks import SIGNALS, Ranks, joined
 from dtsn.training.runs import read_metrics
-from dtsn.training.trainer import Trainer, train_run
+from dtsn.training.trainer import Trainer
 from ranks_worker import CONFIGS, STEPS
 
 CLOSE = 1e-6  # weights of several processes against those of one: sums of gradients are rounded otherwise

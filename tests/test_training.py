@@ -46,8 +46,9 @@ from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.solver import Solver
 from dtsn.storage import RunInUseError
 from dtsn.training.loading import export_solver, load_solver
+from dtsn.training.loop import train_run
 from dtsn.training.runs import RunError, RunFolder, read_metrics
-from dtsn.training.trainer import DivergedError, Trainer, train_run
+from dtsn.training.trainer import DivergedError, Trainer
 
 STEPS = 8
 CONFIG = TrainConfig(

@@ -16,8 +16,9 @@ from dtsn.data.reader import Dataset
 from dtsn.errors import UserError
 from dtsn.experts.collect import collect_navigation
 from dtsn.reproduce.navigation.variants import NAVIGATION
+from dtsn.training.loop import train_run
 from dtsn.training.runs import read_metrics
-from dtsn.training.trainer import Trainer, train_run
+from dtsn.training.trainer import Trainer
 from dtsn.tuning.report import draw, ranked, write_table
 from dtsn.tuning.scores import held_out_score, navigation_score, split_episodes
 from dtsn.tuning.study import Part, Trial, Tuning, changed, choices

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from dtsn.solvers.losses import LossTerms as LossTerms
     from dtsn.solvers.solver import Solver as Solver
     from dtsn.training.loading import load_solver as load_solver
+    from dtsn.training.loop import train_run as train_run
     from dtsn.training.trainer import Trainer as Trainer
-    from dtsn.training.trainer import train_run as train_run
 
 _HOMES = {
     "batch": ["Batch"],

@@ -44,7 +44,7 @@ class Part(NamedTuple):
     def draw(
         self, shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device | str
     ) -> Tensor:
-        """Uniform numbers ``[end - first, *shape]``: those of these rows, whoever works on them."""
+        """Draw uniform numbers ``[end - first, *shape]``: those of these rows, whoever works on them."""
         device = device if generator is None else generator.device
         return torch.rand(self.total, *shape, generator=generator, device=device)[self.first : self.end]
 
@@ -88,12 +88,12 @@ class Batch:
         return self.action.shape[0]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields that there are, by name."""
+        """Return the fields that there are, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def part(self, part: Part) -> Batch:
-        """Some of the rows."""
+        """Return some of the rows."""
 
         def cut(array: Any) -> Tensor:
             rows: Tensor = array[part.first : part.end]
@@ -102,7 +102,7 @@ class Batch:
         return Batch(**{name: map_arrays(cut, value) for name, value in self.tensors().items()})
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device, its arrays as tensors."""
+        """Return the same batch on another device, its arrays as tensors."""
 
         def move(array: Any) -> Tensor:
             return torch.as_tensor(array, device=device)

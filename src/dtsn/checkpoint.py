@@ -80,7 +80,7 @@ def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: 
 
 
 def _holds(folder: Path, sealed_state: bytes) -> bool:
-    """Whether a sound checkpoint with this very state, and so with these very tensors, is there already."""
+    """Tell whether a sound checkpoint with this state, and so with these tensors, is there already."""
     try:
         return read_bounded(folder / "state.json", MAX_STATE_BYTES) == sealed_state and bool(
             verified_state(folder)
@@ -114,7 +114,7 @@ def _remove(path: Path) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """The ``state.json`` of a checkpoint, verified."""
+    """Load the ``state.json`` of a checkpoint, verified."""
     path = folder / "state.json"
     try:
         state = read_json(path, MAX_STATE_BYTES)
@@ -156,7 +156,7 @@ def _is_file_list(files: object) -> bool:
 
 
 def load_tensors_of(folder: Path, stem: str, state: dict[str, Any]) -> dict[str, Tensor]:
-    """The tensors of one file of a checkpoint, verified against its ``state``."""
+    """Load the tensors of one file of a checkpoint, verified against its ``state``."""
     path = folder / f"{stem}.safetensors"
     try:
         blob = read_bounded(path, MAX_TENSOR_BYTES)
@@ -197,7 +197,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def verified_state(folder: Path) -> dict[str, Any]:
-    """The state of a checkpoint, all of whose files have been verified."""
+    """Return the state of a checkpoint, all of whose files have been verified."""
     state = load_state(folder)
     for name in state["files"]:
         load_tensors_of(folder, Path(name).stem, state)
@@ -205,7 +205,7 @@ def verified_state(folder: Path) -> dict[str, Any]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The ``step-N`` folders below ``folder``, oldest first; links to elsewhere are none."""
+    """Return the ``step-N`` folders below ``folder``, oldest first; links to elsewhere are none."""
     paths = [*folder.glob(".step-*.old"), *folder.glob("step-*")]  # the latter take the former's place
     found = {
         int(match[1] or match[2]): path
@@ -216,12 +216,12 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that verifies; damaged ones are passed over, but not without end."""
+    """Return the newest checkpoint that verifies; damaged ones are passed over, but not without end."""
     return next(iter(_newest_sound(folder, 1)), None)
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """The sound checkpoint with the highest validation score, the earliest of equals; None without scores."""
+    """Return the sound checkpoint with the highest validation score, the earliest of equals, if any."""
     scores: dict[Path, float] = {}
     for path in checkpoints(folder):
         with contextlib.suppress(CheckpointError):
@@ -252,7 +252,7 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
 
 
 def _newest_sound(folder: Path, count: int) -> list[Path]:
-    """The newest ``count`` checkpoints that verify, newest first; the search ends at many damaged ones."""
+    """Return the ``count`` newest checkpoints that verify, newest first; give up at many damaged ones."""
     sound: list[Path] = []
     damaged = 0
     for path in reversed(checkpoints(folder)):
@@ -274,7 +274,7 @@ def _is_sound(path: Path) -> bool:
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """An optimiser's per-parameter state as ``{"<parameter>.<name>": tensor}``."""
+    """Return an optimiser's per-parameter state as ``{"<parameter>.<name>": tensor}``."""
     state = optimizer.state_dict()["state"]
     return {
         f"{index}.{name}": torch.as_tensor(value)
@@ -284,7 +284,7 @@ def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """The inverse of :func:`flatten_optimizer` for Adam and AdamW; groups keep their own settings.
+    """Undo :func:`flatten_optimizer` for Adam and AdamW; groups keep their own settings.
 
     A parameter that never had a gradient has no state; every other one has all of it, in its own shape.
     """
@@ -307,7 +307,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
 
 
 def count_in(state: dict[str, Any], name: str, at_most: int) -> int:
-    """A field of a checkpoint's state that counts something."""
+    """Return a field of a checkpoint's state that counts something."""
     value = state.get(name)
     if type(value) is not int or not 0 <= value <= at_most:
         raise UserError(f"{name} must be a whole number from 0 to {at_most}, got {brief(value)}")
@@ -315,7 +315,7 @@ def count_in(state: dict[str, Any], name: str, at_most: int) -> int:
 
 
 def shape_in(state: dict[str, Any], name: str, most_values: int) -> tuple[int, ...]:
-    """A field of a checkpoint's state that is a shape."""
+    """Return a field of a checkpoint's state that is a shape."""
     value = state.get(name)
     sizes = value if isinstance(value, list) and 1 <= len(value) <= 8 else [None]
     if not all(type(n) is int and 1 <= n <= most_values for n in sizes) or math.prod(sizes) > most_values:

@@ -37,7 +37,7 @@ class Scene(TypedDict):
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches."""
+    """Return an empty figure, in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -56,7 +56,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def tidy(axes: Axes, title: str) -> None:
-    """A title, horizontal rules, no frame."""
+    """Give axes a title, horizontal rules and no frame."""
     axes.set_title(title, color=INK, fontsize=11)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(RULE)
@@ -82,7 +82,7 @@ def label(axes: Axes, x: float, y: float, label_y: float, text: str, colour: str
 
 
 def spread(wanted: ArrayLike, gap: float, low: float, high: float) -> Float64s:
-    """The positions nearest to ``wanted [n]`` within [low, high] that are at least ``gap`` apart."""
+    """Return the positions nearest to ``wanted [n]`` within [low, high] that are at least ``gap`` apart."""
     heights = np.asarray(wanted, dtype=np.float64)
     order, count = np.argsort(heights, kind="stable"), len(heights)
     slack = gap * np.arange(count)
@@ -97,7 +97,7 @@ def spread(wanted: ArrayLike, gap: float, low: float, high: float) -> Float64s:
 
 
 def draw_hall(axes: Axes, scene: Scene, wall: tuple[int, int, int] = WALL) -> None:
-    """Walls, goal (square) and robot (disc) on the grid."""
+    """Draw walls, goal (square) and robot (disc) on the grid."""
     walls = scene["walls"]
     axes.imshow(np.array([FLOOR, wall], dtype=np.uint8)[walls.astype(np.int64)])
     axes.set_xticks(np.arange(-0.5, walls.shape[1]), minor=True)
@@ -119,6 +119,6 @@ def zoom(axes: Axes, scene: Scene, *cells: ArrayLike) -> None:
 
 
 def rgb(colour: tuple[int, int, int]) -> tuple[float, float, float]:
-    """A colour from 0..255 to 0..1."""
+    """Return a colour from 0..255 to 0..1."""
     red, green, blue = colour
     return red / 255, green / 255, blue / 255

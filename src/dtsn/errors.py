@@ -7,7 +7,7 @@ def printable(text: str) -> str:
 
 
 def brief(value: object) -> str:
-    """The value as it is shown in a message: files can hold very long ones."""
+    """Return the value as it is shown in a message: files can hold very long ones."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
 

@@ -25,6 +25,6 @@ def hashed_integers(seeds: Ints, number: int, below: int) -> Ints:
 
 
 def hashed_uniforms(seed: int, episodes: Ints, steps: Ints) -> Float64s:
-    """A number in [0, 1) for each row ``[B]``, by (seed, episode, step) alone."""
+    """Return a number in [0, 1) for each row ``[B]``, by (seed, episode, step) alone."""
     streams = hashed_integers(np.asarray(episodes), seed, 2**62)
     return hashed_integers(streams + steps, 0, 2**53) / 2**53

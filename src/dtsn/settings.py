@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 def plain(settings: Settings) -> dict[str, Any]:
-    """Settings as they are after a journey through JSON, which has no tuples and no infinity."""
+    """Return settings as they are after a journey through JSON, which has no tuples and no infinity."""
     values: dict[str, Any] = json.loads(json.dumps(settings), parse_constant=lambda name: str(float(name)))
     return values
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as ``{"config.solver.iterations": 10, ...}``."""
+    """Flatten nested settings to ``{"config.solver.iterations": 10, ...}``."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
@@ -29,7 +29,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def config_from_dict(cls: type[T], values: object) -> T:
-    """A nested configuration dataclass from plain JSON; unknown fields are errors."""
+    """Return a nested configuration dataclass from plain JSON; unknown fields are errors."""
     if not isinstance(values, dict):
         raise UserTypeError(f"{cls.__name__} must be a JSON object, got {brief(values)}")
     hints = typing.get_type_hints(cls)
@@ -45,7 +45,7 @@ def config_from_dict(cls: type[T], values: object) -> T:
 
 
 def difference(theirs: Settings, ours: Settings, prefix: str = "") -> str | None:
-    """The first setting that differs, of those that both know; None if none does."""
+    """Return the first setting that differs, of those that both know; None if none does."""
     for name in (name for name in ours if name in theirs):
         a, b = theirs[name], ours[name]
         if isinstance(a, dict) and isinstance(b, dict):

@@ -87,7 +87,7 @@ def read_json(path: Path, limit: int) -> dict[str, Any]:
 
 
 def parse_json(content: bytes) -> Any:
-    """JSON in UTF-8 by the book: no NaN and no infinity, be it as a word or as a number like 1e999."""
+    """Parse JSON in UTF-8 by the book: no NaN and no infinity, be it a word or a number like 1e999."""
     return json.loads(content.decode(), parse_constant=_refuse_constant, parse_float=_finite)
 
 
@@ -112,7 +112,7 @@ def read_array(path: Path, limit: int) -> Array:
 
 
 def read_array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order (whether Fortran's) and type of an array of plain numbers by ``numpy.save``.
+    """Read shape, order (whether Fortran's) and type of an array of plain numbers by ``numpy.save``.
 
     NumPy reads as many bytes of a header as it claims to have before it looks at the number.
     """
@@ -166,7 +166,7 @@ def replace_durably(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A name to write to, with the same ending, that takes the place of ``path`` at the end of the block."""
+    """Yield a name to write to, of the same ending, that replaces ``path`` at the end of the block."""
     partial = aside(path, f"partial{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def aside(path: Path, ending: str) -> Path:
-    """A hidden name beside ``path`` that nobody can guess, for what is not to be seen yet or any more."""
+    """Make up a hidden name beside ``path`` that nobody can guess, for what is not to be seen."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{ending}")
 
 
@@ -251,7 +251,7 @@ class RunLock:
             self._file.close()
 
     def _is_mine(self, missing: bool) -> bool:
-        """Whether the file at the lock's place is ours; ``missing`` if there is none, as after an rm."""
+        """Tell whether the file at the lock's place is ours; ``missing`` if there is none, as after an rm."""
         try:
             with open_regular(self.path, os.O_RDONLY | os.O_NOFOLLOW) as file:
                 return os.pread(file.fileno(), LOCK_BYTES, 0) == self._statement
@@ -314,7 +314,7 @@ def _show_life(lock: weakref.ref[RunLock], released: threading.Event) -> None:
 
 
 def _said(file: io.FileIO) -> dict[str, Any]:
-    """What a lock says of its holder; nothing where it says nothing sensible."""
+    """Return what a lock says of its holder; nothing where it says nothing sensible."""
     try:
         said = json.loads(os.pread(file.fileno(), LOCK_BYTES, 0))
     except (ValueError, RecursionError):

@@ -15,8 +15,9 @@ import numpy as np
 
 from dtsn.config import NetworkConfig, SolverConfig, TrainConfig
 from dtsn.data import Dataset, DatasetWriter, Episode
+from dtsn.training.loop import train_run
 from dtsn.training.runs import RunFolder
-from dtsn.training.trainer import Trainer, train_run
+from dtsn.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 

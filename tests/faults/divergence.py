@@ -17,8 +17,9 @@ from dtsn.config import SOLVERS, TrainConfig
 from dtsn.data import Dataset
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.solver import Solver
+from dtsn.training.loop import train_run
 from dtsn.training.runs import read_metrics
-from dtsn.training.trainer import DivergedError, train_run
+from dtsn.training.trainer import DivergedError
 
 from .common import TINY, Outcome, make, vectors
 

@@ -15,8 +15,8 @@ from typing import Any
 from dtsn.checkpoint import CheckpointError, checkpoints, prune_checkpoints, verified_state
 from dtsn.config import TrainConfig
 from dtsn.data import Dataset
+from dtsn.training.loop import train_run
 from dtsn.training.runs import RunFolder
-from dtsn.training.trainer import train_run
 
 from .common import TINY, Outcome, ended, fork, leftovers, make, outcome, train, vectors
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from dtsn.data import Dataset
 from dtsn.storage import STALE_AFTER, RunInUseError
+from dtsn.training.loop import train_run
 from dtsn.training.runs import RunFolder
-from dtsn.training.trainer import train_run
 
 from .common import TINY, Outcome, contents, ended, fork, make, vectors
 

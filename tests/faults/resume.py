@@ -14,8 +14,8 @@ from dtsn.config import SOLVERS, NetworkConfig, TrainConfig
 from dtsn.data import Dataset
 from dtsn.experts.collect import collect_navigation
 from dtsn.solvers.solver import Solver
+from dtsn.training.loop import train_run
 from dtsn.training.runs import read_metrics
-from dtsn.training.trainer import train_run
 
 from .common import TINY, Outcome, contents, make, outcome, train, vectors
 

@@ -15,8 +15,8 @@ from dtsn.checkpoint import CheckpointError, checkpoints, verified_state
 from dtsn.data import Dataset
 from dtsn.errors import UserError
 from dtsn.solvers.solver import Solver
+from dtsn.training.loop import train_run
 from dtsn.training.runs import RunFolder
-from dtsn.training.trainer import train_run
 
 from .common import TINY, Outcome, ended, fork, leftovers, make, outcome, train, vectors
 

@@ -22,17 +22,17 @@ class Constant:
         self.values = model.value(self.children.flatten(0, 1))
 
     def expand(self, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """Always the same children and rewards."""
+        """Return the same children and rewards always."""
         return self.children, self.reward
 
     def value(self, latent: Tensor) -> Tensor:
-        """Always the same values."""
+        """Return the same values always."""
         return self.values
 
 
 @torch.inference_mode()
 def acting_latency(quick: bool) -> Iterator[Row]:
-    """One decision: where the time goes with batch 1 and T=10."""
+    """Time one decision, and where the time goes, with batch 1 and T=10."""
     case = Case(4, 10, 1, 64)
     model, observation = case.world_model(), case.observation()
     latent = model.encode(observation)
@@ -54,7 +54,7 @@ def acting_latency(quick: bool) -> Iterator[Row]:
 
 @torch.inference_mode()
 def compiled_acting() -> Row:
-    """One decision through ``torch.compile``, against the bare modules."""
+    """Time one decision through ``torch.compile`` against the bare modules."""
     case = Case(4, 10, 1, 64)
     model, observation = case.world_model(), case.observation()
     bare = BareModules(model, case)

@@ -26,7 +26,7 @@ class OnTensors(WorldModel):
 
 
 def make_solver(case: Case, kind: type[WorldModel] = WorldModel) -> Solver:
-    """D-TSN with the modules of ``case``."""
+    """Make a D-TSN with the modules of ``case``."""
     model = case.world_model()
     parts = model.encoder, model.transition, model.reward_head, model.value_head
     space = gymnasium.spaces.Box(0, 1, (case.latent,), np.float32)
@@ -35,7 +35,7 @@ def make_solver(case: Case, kind: type[WorldModel] = WorldModel) -> Solver:
 
 
 def ways_of_acting(case: Case, run_exported: Callable[[Any], object] | None) -> dict[str, Decide]:
-    """Our decisions for ``case.batch`` observations, by name."""
+    """Return our decisions for ``case.batch`` observations, by name."""
     observation = case.observation().numpy()
     solver, on_tensors = make_solver(case), make_solver(case, OnTensors)
     found: dict[str, Decide] = {
@@ -52,7 +52,7 @@ def ways_of_acting(case: Case, run_exported: Callable[[Any], object] | None) -> 
 
 
 def exported(solver: Solver) -> Callable[[Any], object] | None:
-    """The solver's decision by onnxruntime on one thread, as a function of observations; None without it."""
+    """Export the solver to onnxruntime on one thread: a function of observations, None without it."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401
@@ -67,7 +67,7 @@ def exported(solver: Solver) -> Callable[[Any], object] | None:
 
 
 def deciding(quick: bool) -> Iterator[Row]:
-    """Ways of acting, and mctx with as many model evaluations."""
+    """Time the ways of acting, and mctx with as many model evaluations."""
     with one_core():
         run_exported = exported(make_solver(Case(4, 10, 1, 64)))
         for batch in (1, 64):
@@ -84,7 +84,7 @@ def deciding(quick: bool) -> Iterator[Row]:
 
 
 def mctx_decisions(case: Case) -> dict[str, Decide]:
-    """With as many model evaluations as ours, and for one row with a quarter of them; none without mctx."""
+    """Make mctx decide with as many model evaluations as ours, for one row also with a quarter of them."""
     simulations = [40, 10] if case.batch == 1 else [40]
     try:
         return {f"mctx, {n} simulations": mctx_policy(case, n) for n in simulations}
@@ -93,7 +93,7 @@ def mctx_decisions(case: Case) -> dict[str, Decide]:
 
 
 def _ratios(batch: int, times: Times, ours: list[str], others: list[str]) -> dict[str, tuple[float, float]]:
-    """The best of our ways against each of the others, and an exported graph against tensors."""
+    """Return the best of our ways against each of the others, and an exported graph against tensors."""
     found = {
         f"act_b{batch}_over_mctx{name.split()[1]}": min(ratio(times, way, name) for way in ours)
         for name in others

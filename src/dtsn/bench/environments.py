@@ -18,7 +18,7 @@ from dtsn.training.trainer import Trainer
 
 
 def pipeline(quick: bool) -> Iterator[Row]:
-    """Environment steps, and loading data against training on it."""
+    """Time environment steps, and loading data against training on it."""
     envs = NavigationVectorEnv(256)
     envs.reset(seed=0)
     rng = np.random.default_rng(0)

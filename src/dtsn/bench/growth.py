@@ -11,7 +11,7 @@ from dtsn.bench.timing import Row, interleave, ratio
 
 
 def growth(quick: bool) -> Iterator[Row]:
-    """How a training step grows with T, A, B and the latent."""
+    """Time a training step as T, A, B and the latent grow."""
     base = Case(15, 20, 32, 256)
     sweeps = {
         "iterations": [20, 200] if quick else [5, 10, 20, 50, 100, 200],

@@ -31,7 +31,7 @@ def one_core() -> Iterator[None]:
 
 
 def mctx_policy(case: Case, simulations: int) -> Callable[[], object]:
-    """A decision for ``case.batch`` observations, compiled; ImportError without jax and mctx.
+    """Return a decision for ``case.batch`` observations, compiled; ImportError without jax and mctx.
 
     Priors are uniform, at no cost: ours has no policy head either.
     """

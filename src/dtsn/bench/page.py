@@ -21,7 +21,7 @@ class Target:
     paper: str = "–"
 
     def verdict(self, value: float) -> str:
-        """Yes, no, or borderline: between runs on a busy machine ratios move by a tenth."""
+        """Say yes, no, or borderline: between runs on a busy machine ratios move by a tenth."""
         if self.limit is None:
             return "–"
         if abs(value - self.limit) <= 0.1 * self.limit:
@@ -154,7 +154,7 @@ Environment steps a second, one thread: {steps}. Loading and augmenting a batch 
 
 
 def write_bench(result: dict[str, Any], out: Path, page: Path | None) -> list[Path]:
-    """The JSON, and the page made of it with its figure."""
+    """Write the JSON, and the page made of it with its figure."""
     written = [out]
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_durably(out, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
@@ -167,7 +167,7 @@ def write_bench(result: dict[str, Any], out: Path, page: Path | None) -> list[Pa
 
 
 def draw_growth(result: dict[str, Any], path: Path) -> Path:
-    """Time of a training step against T, A, B and the latent, on logarithmic axes."""
+    """Draw the time of a training step against T, A, B and the latent, on logarithmic axes."""
     from matplotlib.figure import Figure
 
     rows = [row for row in result["rows"] if row["part"] == "growth"]
@@ -188,7 +188,7 @@ def draw_growth(result: dict[str, Any], path: Path) -> Path:
 
 
 def performance_page(result: dict[str, Any]) -> str:
-    """``docs/performance.md``: the tables of a result, with what is above its limit."""
+    """Write ``docs/performance.md``: the tables of a result, with what is above its limit."""
     rows, info = result["rows"], result["machine"]
     found = result["ratios"]
     headline = [
@@ -282,7 +282,7 @@ def performance_page(result: dict[str, Any]) -> str:
 
 
 def _small_sizes(rows: list[Row]) -> str:
-    """A line on the training steps of 32 rows and more that cost more than the target for their A."""
+    """Return a line on the training steps of 32 rows and more that cost more than the target for their A."""
     beyond = [
         f"A={row['actions']}, T={row['iterations']}, B={row['batch']}, latent {row['latent']}: {ratio:.2f}"
         for row in _part(rows, "search")
@@ -294,13 +294,13 @@ def _small_sizes(rows: list[Row]) -> str:
 
 
 def _unmeasured(found: dict[str, Any]) -> str:
-    """A sentence on the rows that this result lacks."""
+    """Return a sentence on the rows that this result lacks."""
     missing = [target.title for name, target in TARGETS.items() if name not in found]
     return f"\n\nNot measured in this run: {'; '.join(missing)}." if missing else ""
 
 
 def _deciding(rows: list[Row]) -> str:
-    """The ways of acting, in milliseconds."""
+    """Return the ways of acting, in milliseconds."""
     if not rows:
         return ""
     names = list(dict.fromkeys(name for row in rows for name in row["ms"]))

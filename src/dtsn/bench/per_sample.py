@@ -50,7 +50,7 @@ def search_one_sample(model: WorldModel, root: Tensor, iterations: int) -> tuple
 
 
 def per_sample_against_ours(quick: bool) -> Iterator[Row]:
-    """A per-sample Python search against ours: training step, A=15, B=256, T=10, latent 64."""
+    """Time a per-sample Python search against ours: training step, A=15, B=256, T=10, latent 64."""
     case = Case(15, 10, 256, 64)
     model, observation = case.world_model(), case.observation()
 

@@ -19,7 +19,7 @@ STEPS, BATCH, ITERATIONS = 100, 16, 4
 
 
 def processes_against_one(quick: bool) -> Iterator[Row]:
-    """Weights after training by two processes against one."""
+    """Compare the weights after training by two processes and by one."""
     if quick:
         return  # half a minute, most of it for starting processes
     with TemporaryDirectory() as folder:
@@ -40,7 +40,7 @@ def processes_against_one(quick: bool) -> Iterator[Row]:
 
 
 def train(data: Path, run: Path, count: int) -> dict[str, Tensor]:
-    """The weights after ``count`` processes have trained a small D-TSN on Navigation, as a user would."""
+    """Train a small D-TSN on Navigation with ``count`` processes, as a user would; return its weights."""
     settings = {
         "run": run,
         "steps": STEPS,

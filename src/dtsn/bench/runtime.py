@@ -29,7 +29,7 @@ DEPTHS = (1, 50, 100, 200)  # T at which D-TSN's memory is measured
 
 
 def frames_step(config: SolverConfig, precision: str = "float32", batch: int = 256) -> Callable[[], object]:
-    """A training step, forward and backward, on 64×64 frames: A=15, Nature encoder, latent 256."""
+    """Return a training step, forward and backward, on 64×64 frames: A=15, Nature encoder, latent 256."""
     space = gymnasium.spaces.Box(0, 255, (3, 64, 64), np.uint8)
     network = NetworkConfig(encoder="nature", latent=256, hidden=256, precision=precision)  # type: ignore[arg-type]
     solver = Solver.create(config, space, gymnasium.spaces.Discrete(15), network=network, seed=0)
@@ -52,7 +52,7 @@ def frames_step(config: SolverConfig, precision: str = "float32", batch: int = 2
 
 
 def peak_memory(config: SolverConfig, batch: int = 256) -> tuple[float, float]:
-    """Peak resident memory in GB of a process that makes one training step, and the seconds it took."""
+    """Measure the peak resident memory in GB of a process that makes one training step, and its seconds."""
     torch.set_num_threads(1)
     step, start = frames_step(config, batch=batch), time.perf_counter()
     step()
@@ -63,7 +63,7 @@ def peak_memory(config: SolverConfig, batch: int = 256) -> tuple[float, float]:
 
 
 def runtime_table(quick: bool) -> Iterator[Row]:
-    """The paper's runtime table: training steps of the solvers on 64×64 frames."""
+    """Time the paper's runtime table: training steps of the solvers on 64×64 frames."""
     names = [name for name in RUNTIME_TABLE if name != "TreeQN (depth 3)"]  # too slow to repeat
     steps = {name: frames_step(RUNTIME_TABLE[name][0]) for name in names}
     steps["bfloat16"] = frames_step(RUNTIME_TABLE["D-TSN (T=10)"][0], "bfloat16")

@@ -34,7 +34,7 @@ class Case:
     spatial: bool = False
 
     def world_model(self) -> WorldModel:
-        """The library's modules at this size: a two-layer encoder for vectors, MapEncoder for maps."""
+        """Return the library's modules at this size: a two-layer encoder for vectors, MapEncoder for maps."""
         shape = (3, 20, 20) if self.spatial else (self.latent,)
         config = NetworkConfig(
             encoder="grid" if self.spatial else "mlp",
@@ -46,7 +46,7 @@ class Case:
         return make_world_model(gymnasium.spaces.Box(0, 1, shape, np.float32), self.actions, config)
 
     def observation(self) -> Tensor:
-        """Random observations ``[B, ...]``."""
+        """Draw observations ``[B, ...]``."""
         return torch.rand(self.batch, *((3, 20, 20) if self.spatial else (self.latent,)))
 
 
@@ -70,7 +70,7 @@ class BareModules(nn.Module):
             self.reward = nn.Sequential(nn.Linear(wide, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def forward(self, observation: Tensor) -> Tensor:
-        """All rewards and values in one vector."""
+        """Return all rewards and values in one vector."""
         latent = self.encoder(observation)  # [B, *latent]
         batch, actions = len(latent), self.actions
         one_hot = torch.eye(actions).view(1, actions, actions, *[1] * (latent.dim() - 2))
@@ -87,7 +87,7 @@ class BareModules(nn.Module):
 
 
 def search_functions(case: Case) -> dict[str, Callable[[], object]]:
-    """Training and inference: by search, by fused modules (expand and value, no tree) and by bare modules."""
+    """Make training and inference by search, by fused modules (no tree) and by bare ones."""
     model, observation = case.world_model(), case.observation()
     bare = BareModules(model, case)
     action, target = torch.randint(case.actions, (case.batch,)), torch.randn(case.batch)
@@ -122,7 +122,7 @@ def search_functions(case: Case) -> dict[str, Callable[[], object]]:
 
 
 def search_against_modules(quick: bool) -> Iterator[Row]:
-    """Best-first search against the bare modules it is made of."""
+    """Time best-first search against the bare modules it is made of."""
     sizes = [(a, t, b) for a in (4, 15) for t in (5, 10, 20) for b in (1, 32, 256)]
     cases = [Case(a, t, b, latent) for a, t, b in sizes for latent in (64, 256)]
     cases += [

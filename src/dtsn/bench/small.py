@@ -14,7 +14,7 @@ from dtsn.search.backup import Timeline, back_up
 
 
 def small_step(quick: bool) -> Iterator[Row]:
-    """The parts of a small training step: A=4, B=32, latent 64."""
+    """Time the parts of a small training step: A=4, B=32, latent 64."""
     case = Case(4, 10, 32, 64)
     functions = search_functions(case)
     model, latent = case.world_model(), case.world_model().encode(case.observation()).detach()

@@ -44,19 +44,19 @@ def interleave(
 
 
 def ratio(times: Times, above: str, below: str) -> tuple[float, float]:
-    """The median over rounds of one time by another, and the width of the middle half."""
+    """Return the median over rounds of one time by another, and the width of the middle half."""
     quotients = times[above] / times[below]
     low, middle, high = np.quantile(quotients, [0.25, 0.5, 0.75])
     return float(middle), float(high - low)
 
 
 def milliseconds(times: Times) -> dict[str, float]:
-    """Medians."""
+    """Return the medians."""
     return {name: round(1000 * float(np.median(values)), 3) for name, values in times.items()}
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Return what the numbers were measured on."""
     info = Path("/proc/cpuinfo")
     models = [line for line in info.read_text().splitlines() if "model name" in line] if info.exists() else []
     return {

@@ -80,7 +80,7 @@ def _read(command: Command, prog: str, words: list[str], description: str | None
 
 
 def _deferred(command: Command) -> Callable[..., Any]:
-    """The same command for tyro, but it returns what to run: reading arguments and running are two things."""
+    """Wrap a command for tyro so that it returns what to run: reading arguments comes before running."""
 
     @functools.wraps(command)
     def later(*args: Any, **kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ def _deferred(command: Command) -> Callable[..., Any]:
 
 
 def overview(sections: Mapping[str, Mapping[str, Entry]]) -> str:
-    """What ``dtsn --help`` prints: every command with one line, in sections."""
+    """Return what ``dtsn --help`` prints: every command with one line, in sections."""
     lines = ["usage: dtsn COMMAND [OPTIONS]", ""]
     lines += ["Differentiable Tree Search Network: a Q-network that plans.", ""]
     for title, commands in sections.items():

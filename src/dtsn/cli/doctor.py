@@ -72,7 +72,7 @@ def examine(folder: Path, device: str) -> Iterator[CheckResult]:
 
 
 def packages(requirements: list[str]) -> Iterator[CheckResult]:
-    """The core packages, and each extra: present, or the command that gets it."""
+    """Yield the core packages, and each extra: present, or the command that gets it."""
     extras: dict[str, list[str]] = {}
     for line in requirements:
         if (found := _REQUIREMENT.match(line)) and found[1] != "dtsn":

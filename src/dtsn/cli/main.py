@@ -89,7 +89,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
 
 
 def main() -> None:
-    """Entry point of ``dtsn``.
+    """Run the command ``dtsn``.
 
     Prints one line for what the user can mend and exits with 2; any other exception is a bug of dtsn and
     keeps its traceback. SIGTERM, which clusters send before they kill, is handled as Ctrl-C.
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def is_for_users(error: Exception) -> bool:
-    """Whether an error's message says what to mend, so that its traceback would only be in the way."""
+    """Tell whether an error's message says what to mend, so that its traceback would only be in the way."""
     if isinstance(error, ImportError):  # ours name no module; a part of dtsn that is missing is a bug
         return not (error.name or "").startswith("dtsn")
     return isinstance(error, UserError | OSError)

@@ -66,7 +66,7 @@ def _log(title: str) -> Iterator[Callable[..., None]]:
 
 
 def _clock(seconds: float) -> str:
-    """Seconds as ``1:02:03``."""
+    """Format seconds as ``1:02:03``."""
     return str(timedelta(seconds=round(seconds)))
 
 

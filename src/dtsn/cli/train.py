@@ -161,8 +161,9 @@ def fit(
     """Train with a progress bar; Ctrl-C saves and says how to continue. Returns the data's environment."""
     from dtsn.checkpoint import best_checkpoint, latest_checkpoint, load_state
     from dtsn.data import Dataset
+    from dtsn.training.loop import has_run, train_run
     from dtsn.training.ranks import was_restarted
-    from dtsn.training.trainer import Trainer, has_run, train_run
+    from dtsn.training.trainer import Trainer
 
     prepare(threads)
     if ranks.count > 1:
@@ -196,8 +197,9 @@ def fit(
 
 def work_along(run: Path, trainer: Trainer, dataset: Dataset) -> None:
     """Train as one of several processes, and leave it to the first to say how it ended."""
+    from dtsn.training.loop import train_run
     from dtsn.training.ranks import PeerError
-    from dtsn.training.trainer import DivergedError, train_run
+    from dtsn.training.trainer import DivergedError
 
     try:
         for _ in train_run(run, trainer, dataset):

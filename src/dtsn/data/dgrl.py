@@ -68,7 +68,7 @@ def import_dgrl(
 
 
 def _dgrl_name(file: Path) -> tuple[int, int, int]:
-    """Number, steps and level of an episode, from its file's name."""
+    """Read number, steps and level of an episode from its file's name."""
     match = DGRL_NAME.fullmatch(file.name)
     if match is None:
         raise DatasetError(
@@ -118,7 +118,7 @@ def _check_directory(content: BinaryIO) -> None:
 
 
 def _read_npy(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], kind: type[np.generic]) -> Array:
-    """A plain array of numbers of this shape, row by row as another type: nothing is allocated by a claim."""
+    """Read a plain array of this shape, row by row as another type: nothing is allocated by a claim."""
     if archive.getinfo(name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UserError(f"{name} must be stored or deflated: others are inflated without a limit")
     with archive.open(name) as stream:

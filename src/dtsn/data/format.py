@@ -105,7 +105,7 @@ class ObservationSpec:
     def of(
         cls, shape: tuple[int, ...], dtype: npt.DTypeLike, low: float | None = None, high: float | None = None
     ) -> ObservationSpec:
-        """The spec of a shape and type; bounds that are not given are those of the type."""
+        """Return the spec of a shape and type; bounds that are not given are those of the type."""
         kind = np.dtype(dtype)
         floating = kind.kind not in "iu"
         least, most = (-math.inf, math.inf) if floating else (np.iinfo(kind).min, np.iinfo(kind).max)
@@ -118,12 +118,12 @@ class ObservationSpec:
 
     @classmethod
     def from_space(cls, space: gymnasium.spaces.Box) -> ObservationSpec:
-        """The spec of a Box; bounds that differ between values become the widest."""
+        """Return the spec of a Box; bounds that differ between values become the widest."""
         return cls.of(space.shape, space.dtype, float(space.low.min()), float(space.high.max()))
 
     @classmethod
     def from_json(cls, shape: tuple[int, ...], said: object) -> ObservationSpec:
-        """The spec out of a file, which says null for no bound."""
+        """Return the spec out of a file, which says null for no bound."""
         if not isinstance(said, dict) or set(said) != {"dtype", "low", "high"}:
             raise UserError(f"observation must have dtype, low and high, got {brief(said)}")
         low, high = said["low"], said["high"]
@@ -135,12 +135,12 @@ class ObservationSpec:
         return cls(shape, said["dtype"], _bound(low, -math.inf), _bound(high, math.inf))
 
     def to_json(self) -> dict[str, Any]:
-        """The type and bounds as plain JSON, without infinities; the shape is stored elsewhere."""
+        """Return the type and bounds as plain JSON, without infinities; the shape is stored elsewhere."""
         bounds = {"low": self.low, "high": self.high}
         return {"dtype": self.dtype, **{k: v if math.isfinite(v) else None for k, v in bounds.items()}}
 
     def space(self) -> gymnasium.spaces.Box:
-        """The same as a Gymnasium space."""
+        """Return the same as a Gymnasium space."""
         dtype: Any = np.dtype(self.dtype).type
         low, high = self.low, self.high
         if np.dtype(dtype).kind in "iu":  # as floats, the bounds of int64 are beyond it
@@ -162,7 +162,7 @@ def _bound(value: float | None, none: float) -> float:
 
 
 def returns_to_go(rewards: Array, discount: float = 1.0) -> npt.NDArray[np.float64]:
-    """Q[t] = r[t] + discount · Q[t+1] for one episode's rewards [T]."""
+    """Compute Q[t] = r[t] + discount · Q[t+1] for one episode's rewards [T]."""
     returns, following = np.empty(len(rewards)), 0.0
     for t in reversed(range(len(rewards))):
         returns[t] = following = float(rewards[t]) + discount * following
@@ -181,7 +181,7 @@ def check_values(path: Path, num_actions: int, actions: Array, rewards: Array, q
 
 
 def seal(file: io.BufferedReader | io.BufferedRandom) -> bytes:
-    """The first line of a data set: the checksum of all after it; leaves the file at its beginning."""
+    """Return the first line of a data set: the checksum of all after it; leaves the file at its beginning."""
     file.seek(SEAL_BYTES)
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
@@ -189,18 +189,18 @@ def seal(file: io.BufferedReader | io.BufferedRandom) -> bytes:
 
 
 def sealed(digest: Any, array: Any) -> str:
-    """Checksum of an array's content, dtype and shape; `digest` has seen the content."""
+    """Return the checksum of an array's content, dtype and shape; `digest` has seen the content."""
     digest.update(f"{array.dtype.str}{list(array.shape)}".encode())
     return str(digest.hexdigest())
 
 
 def to_json(header: dict[str, Any]) -> bytes:
-    """A header as it is stored and hashed."""
+    """Return a header as it is stored and hashed."""
     return json.dumps(header, sort_keys=True, allow_nan=False).encode()
 
 
 def without_controls(value: Any) -> Any:
-    """The same JSON value with control characters shown as escapes, so that it can be printed."""
+    """Return the same JSON value with control characters shown as escapes, so that it can be printed."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):

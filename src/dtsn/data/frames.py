@@ -35,7 +35,7 @@ class Frames:
         return self.shape[0]
 
     def __getitem__(self, rows: slice) -> Array:
-        """The frames ``[n, ...]`` of n rows in a row."""
+        """Return the frames ``[n, ...]`` of n rows in a row."""
         first, last, _ = rows.indices(len(self))
         frames = np.empty((max(0, last - first), *self.shape[1:]), self.dtype)
         self.read_into(frames, first)
@@ -51,7 +51,7 @@ class Frames:
             done += len(part)
 
     def _chunk(self, number: int) -> Array:
-        """The frames ``[CHUNK, ...]`` of a chunk; beyond the end of the array they mean nothing."""
+        """Return the frames ``[CHUNK, ...]`` of a chunk; beyond the end of the array they mean nothing."""
         if self._last is not None and self._last[0] == number:
             return self._last[1]
         place = (number * CHUNK, *(0 for _ in self.shape[1:]))

@@ -116,11 +116,11 @@ class Dataset:
         return np.dtype(self.observation.dtype)
 
     def array(self, name: str) -> Array:
-        """A copy of one of the arrays of steps or episodes: actions, rewards, q_values, dones, …"""
+        """Return a copy of one of the arrays of steps or episodes: actions, rewards, q_values, dones, …"""
         return self._arrays[name].copy()
 
     def info(self) -> dict[str, Any]:
-        """What the file holds, as plain values."""
+        """Return what the file holds, as plain values."""
         fields = ("format_version", "dtsn_version", "env_id", "env_options", "provenance", "discount")
         return {
             "path": str(self.path),
@@ -137,7 +137,7 @@ class Dataset:
         }
 
     def episode(self, index: int) -> Episode:
-        """The whole episode number `index`."""
+        """Return the whole episode number `index`."""
         index = range(self.num_episodes)[index]
         end = int(self._arrays["episode_ends"][index])
         start = int(self._arrays["episode_ends"][index - 1]) if index else 0

@@ -18,12 +18,12 @@ Transform = Callable[[dict[str, Array], np.random.Generator], dict[str, Array]]
 
 
 def frame_rows(ends: Ints, transitions: Ints) -> Ints:
-    """Rows [B] of the frames before these transitions [B]; `ends` [E] are the episodes'."""
+    """Return the rows [B] of the frames before these transitions [B]; `ends` [E] are the episodes'."""
     return transitions + np.searchsorted(ends, transitions, side="right")
 
 
 def transitions_before(ends: Ints, rows: Ints) -> Ints:
-    """How many transitions have their frames before these rows [B]: an episode's last frame has none."""
+    """Count the transitions whose frames are before these rows [B]: an episode's last frame has none."""
     first = np.concatenate([[0], ends[:-1]]) + np.arange(len(ends))  # [E] row of each episode's first frame
     episode = np.searchsorted(first, rows, side="right") - 1
     before: Ints = np.minimum(rows - episode, ends[episode])
@@ -86,7 +86,7 @@ class Sampler:
         return self._cache
 
     def _shuffle(self, rng: np.random.Generator) -> _Order:
-        """An epoch's order: blocks of frames are dealt to pools, and transitions shuffled within each."""
+        """Draw an epoch's order: deal blocks of frames to pools, and shuffle transitions within each."""
         num_blocks = -(-len(self._source) // self._block)
         pools = np.array_split(rng.permutation(num_blocks), -(-num_blocks // self._pool_blocks))
         first = transitions_before(self._ends, np.arange(num_blocks + 1) * self._block)
@@ -96,7 +96,7 @@ class Sampler:
         return _Order(np.concatenate(shares), pools, np.cumsum([len(share) for share in shares]))
 
     def _gather(self, pool: _Pool, order: _Order, start: int, stop: int, path: int) -> dict[str, Array]:
-        """The transitions at places start … stop of an epoch, which may lie in several pools."""
+        """Return the transitions at places start … stop of an epoch, which may lie in several pools."""
         frames = np.empty((stop - start, *self._source.shape[1:]), self._source.dtype)
         following = np.empty_like(frames)
         chosen = order.transitions[start:stop]
@@ -150,7 +150,7 @@ class _Pool:
         self._held: Array | None = None
 
     def holds(self, blocks: Ints) -> bool:
-        """Whether these blocks, and no others, are in memory."""
+        """Tell whether these blocks, and no others, are in memory."""
         return self._held is not None and np.array_equal(blocks, self._held)
 
     def load(self, blocks: Ints) -> None:
@@ -164,7 +164,7 @@ class _Pool:
         self._held = blocks
 
     def fetch(self, rows: Ints) -> tuple[Array, Array]:
-        """Frames at these rows [B] of the source, and the frames after them."""
+        """Read the frames at these rows [B] of the source, and the frames after them."""
         block, within = np.divmod(rows, self._block)
         places = self._begin[block] + within
         return self._frames[places], self._frames[places + 1]

@@ -47,7 +47,7 @@ SPARE_BYTES = 2**23  # of a file, for its header and what HDF5 leaves unused
 
 @contextmanager
 def boundary(path: Path) -> Iterator[None]:
-    """Whatever reading a file raises becomes a DatasetError that names it."""
+    """Turn whatever reading a file raises into a DatasetError that names it."""
     try:
         yield
     except DatasetError as error:
@@ -59,13 +59,13 @@ def boundary(path: Path) -> Iterator[None]:
 
 
 def signature(file: h5py.File) -> tuple[int, int]:
-    """Size and time of change of an open file: they differ once somebody writes to it."""
+    """Return size and time of change of an open file: they differ once somebody writes to it."""
     status = os.fstat(file.id.get_vfd_handle())
     return status.st_size, status.st_mtime_ns
 
 
 def read_header(path: Path, file: h5py.File) -> dict[str, Any]:
-    """The header, with every field of the right kind and nothing that could steer a terminal."""
+    """Read the header, with every field of the right kind and nothing that could steer a terminal."""
     texts = []
     for name in ("header", "header_sha256"):
         if name not in file.attrs:
@@ -108,7 +108,7 @@ def read_header(path: Path, file: h5py.File) -> dict[str, Any]:
 
 
 def open_arrays(path: Path, file: h5py.File) -> dict[str, Any]:
-    """All arrays of the file, not read yet."""
+    """Open all arrays of the file, not read yet."""
     names = ["observations", *PLAIN_ARRAYS]
     if len(file) > len(names):
         strangers = [name for name, _ in zip(file, range(len(names) + 1), strict=False) if name not in names]
@@ -121,13 +121,13 @@ def open_arrays(path: Path, file: h5py.File) -> dict[str, Any]:
 
 
 def _most_bytes(array: Any) -> int:
-    """What an array can take in a file, with what HDF5 keeps of each of its chunks."""
+    """Return what an array can take in a file, with what HDF5 keeps of each of its chunks."""
     chunks = -(-len(array) // array.chunks[0]) if array.chunks else 0
     return int(array.size * array.dtype.itemsize + chunks * CHUNK_OVERHEAD)
 
 
 def _open_array(path: Path, file: h5py.File, name: str) -> Any:
-    """One array, known to lie plainly in this file and to claim no more than the file can hold."""
+    """Open one array, known to lie plainly in this file and to claim no more than the file can hold."""
     if file.get(name, getclass=True, getlink=True) is not h5py.HardLink:
         raise DatasetError(f"{path}: {name} is missing or a link to elsewhere; {REMEDY}")
     array = file[name]
@@ -162,7 +162,7 @@ def _open_array(path: Path, file: h5py.File, name: str) -> Any:
 
 
 def read_observation(path: Path, header: Mapping[str, Any], observations: Any) -> ObservationSpec:
-    """What a frame looks like; larger ones than a file may have are refused."""
+    """Read what a frame looks like; larger ones than a file may have are refused."""
     spec = ObservationSpec.from_json(tuple(observations.shape[1:]), header["observation"])
     if spec.dtype != observations.dtype.name:
         raise DatasetError(
@@ -172,7 +172,7 @@ def read_observation(path: Path, header: Mapping[str, Any], observations: Any) -
 
 
 def check_contents(path: Path, num_actions: int, rows: int, arrays: Mapping[str, Array]) -> None:
-    """Whether the arrays fit each other, for `rows` frames."""
+    """Check that the arrays fit each other, for `rows` frames."""
     ends, steps = arrays["episode_ends"], len(arrays["actions"])
     lengths = {name: len(array) for name, array in arrays.items()}
     expected = {name: steps if name in STEP_ARRAYS else len(ends) for name in PLAIN_ARRAYS}

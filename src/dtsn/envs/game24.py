@@ -31,7 +31,7 @@ def _shuffled_puzzles() -> Ints:
 
 
 def puzzles_of(split: str) -> Ints:
-    """The hands (states) of ``train``, ``validation`` or ``test``; no hand is in two of them."""
+    """Return the hands (states) of ``train``, ``validation`` or ``test``; no hand is in two of them."""
     if split not in SPLITS:
         raise UserError(f"split must be one of {', '.join(SPLITS)}, got {brief(split)}")
     names = list(SPLITS)
@@ -40,7 +40,7 @@ def puzzles_of(split: str) -> Ints:
 
 
 def state_of_hand(cards: Sequence[int]) -> int:
-    """The state of four cards, in any order; an error if they are none or cannot make 24."""
+    """Return the state of four cards, in any order; an error if they are none or cannot make 24."""
     graph = build_graph()
     try:
         hand = sorted(int(card) for card in cards if card == int(card))
@@ -60,7 +60,7 @@ def state_of_hand(cards: Sequence[int]) -> int:
 
 
 def _nearest(graph: StateGraph, hand: list[int]) -> str:
-    """A hand that can be solved and differs little."""
+    """Return a hand that can be solved and differs little."""
     hands = graph.hands[graph.solvable_hands]
     return " ".join(map(str, hands[np.abs(hands - hand).sum(1).argmin()]))
 
@@ -109,12 +109,12 @@ class Game24Env(gym.Env):  # type: ignore[misc]
         return self._observation(), float(self.graph.is_won[self._states[-1]]), over, False, self._info()
 
     def action_mask(self) -> Bools:
-        """``[4]`` the decisions that can be taken."""
+        """Return which decisions can be taken, ``[4]``."""
         mask: Bools = self.graph.next[self._states[-1]] >= 0
         return mask
 
     def render(self) -> str | None:
-        """The hand, the operations made so far and what is left."""
+        """Return the hand, the operations made so far and what is left."""
         if self.render_mode is None:
             return None
         hand, *made = episode_text(self.graph, self._states, self._actions)
@@ -128,7 +128,7 @@ class Game24Env(gym.Env):  # type: ignore[misc]
 
 
 def episode_text(graph: StateGraph, states: Sequence[int], actions: Sequence[int]) -> list[str]:
-    """The hand, a line for each finished operation (``8 ÷ 3 = 8/3``), and what is left.
+    """Return the hand, a line for each finished operation (``8 ÷ 3 = 8/3``), and what is left.
 
     ``states`` are those that the decisions ``actions`` went through, first and last included.
     """

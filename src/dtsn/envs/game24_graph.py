@@ -72,7 +72,7 @@ class StateGraph:
         return np.flatnonzero(self.solutions[: len(self.hands)] > 0)
 
     def result(self, state: int, action: int) -> int:
-        """The number that the second operand ``action`` completes the operation at hand to."""
+        """Return the number that the second operand ``action`` completes the operation at hand to."""
         beside = self.numbers[state].tolist()
         del beside[action]
         left = self.numbers[self.next[state, action]].tolist()
@@ -81,13 +81,13 @@ class StateGraph:
         return int(max(left))  # the rest is −1
 
     def number_text(self, number: int) -> str:
-        """A number as people write it: ``-7``, ``8/3``."""
+        """Return a number as people write it: ``-7``, ``8/3``."""
         above, below = int(self.numerator[number]), int(self.denominator[number])
         sign = "−" if above < 0 else ""
         return f"{sign}{abs(above)}" if below == 1 else f"{sign}{abs(above)}/{below}"
 
     def state_text(self, state: int) -> str:
-        """The numbers that are left, and the operation at hand: ``3 · 8 | 6 −``."""
+        """Return the numbers that are left, and the operation at hand: ``3 · 8 | 6 −``."""
         left = " · ".join(self.number_text(number) for number in self.numbers[state] if number >= 0)
         if self.operand[state] < 0:
             return left
@@ -95,7 +95,7 @@ class StateGraph:
         return f"{left} | {self.number_text(self.operand[state])}{operator}"
 
     def action_text(self, state: int, action: int) -> str:
-        """What a decision names: a number that is left, or an operator."""
+        """Return what a decision names: a number that is left, or an operator."""
         if self.decided[state] % PHASES == 1:
             return OPERATORS[action]
         return self.number_text(self.numbers[state, action])
@@ -125,7 +125,7 @@ def build_graph() -> StateGraph:
     rank[order], rank[-1] = np.arange(len(order)), -1
 
     def place(coded: Ints) -> Int32s:
-        """The places of codes among the numbers in rising order; of 0, no number: −1."""
+        """Return the places of codes among the numbers in rising order; of 0, no number: −1."""
         return rank[np.where(coded == 0, len(order), np.searchsorted(codes, coded))]
 
     return StateGraph(
@@ -183,7 +183,7 @@ class _Level:
         return len(self.sets) + int(self.picks.sum() + self.operates.sum())
 
     def columns(self, first: int, decided: int) -> list[tuple[Ints, Ints, Ints, Ints, Ints]]:
-        """(numbers, operand, operator, decided, next) of the three phases; ``first`` is the first state."""
+        """Return (numbers, operand, operator, decided, next) of the three phases from state ``first``."""
         blank = np.full(len(self.sets), -1)
         picked = _numbered(self.picks, first + len(self.sets))
         begun = _numbered(self.operates, first + len(self.sets) + int(self.picks.sum()))
@@ -212,7 +212,7 @@ class _Level:
 
 
 def _code(above: Ints, below: Ints) -> Ints:
-    """The code of fractions, cancelled; of division by zero: 0, which no number has."""
+    """Return the code of fractions, cancelled; of division by zero: 0, which no number has."""
     common = np.gcd(above, below)
     common = np.where(below < 0, -common, common)
     common = np.where(common == 0, 1, common)
@@ -223,19 +223,19 @@ def _code(above: Ints, below: Ints) -> Ints:
 
 
 def _split(codes: Ints) -> tuple[Ints, Ints]:
-    """Numerators and denominators."""
+    """Return numerators and denominators."""
     return codes >> _SHIFT, codes & ((1 << _SHIFT) - 1)
 
 
 def _named(sets: Ints) -> Bools:
-    """Whether a number differs from the one before it, along the last axis."""
+    """Tell whether a number differs from the one before it, along the last axis."""
     different = np.ones(sets.shape, bool)
     different[..., 1:] = sets[..., 1:] != sets[..., :-1]
     return different
 
 
 def _distinct_sets(sets: Ints) -> tuple[Ints, Ints]:
-    """The distinct rows of ``sets [K, n]`` as multisets, in rising order of their numbers, and each row's."""
+    """Return the distinct multisets among the rows of ``sets [K, n]``, in rising order, and each row's."""
     codes, place = np.unique(sets, return_inverse=True)
     above, below = _split(codes)
     order = np.argsort(above / below)
@@ -250,10 +250,10 @@ def _distinct_sets(sets: Ints) -> tuple[Ints, Ints]:
 
 
 def _numbered(mask: Bools, first: int) -> Ints:
-    """Numbers from ``first`` on where the mask is true, −1 elsewhere."""
+    """Count from ``first`` on where the mask is true; −1 elsewhere."""
     return np.where(mask, np.cumsum(mask).reshape(mask.shape) - 1 + first, -1)
 
 
 def _padded(columns: Ints, fill: int = 0) -> Ints:
-    """``[K, n] -> [K, 4]``."""
+    """Pad ``[K, n]`` to ``[K, 4]``."""
     return np.pad(columns, ((0, 0), (0, CHOICES - columns.shape[1])), constant_values=fill)

@@ -125,7 +125,7 @@ def make_levels(seeds: ArrayLike, options: NavigationOptions | None = None) -> L
 
 
 def observe(walls: Bools, goal: Ints, robot: Ints) -> Bytes:
-    """Binary planes of walls [L, H, W], goal [L, 2] and robot [L, 2], as [L, 3, H, W]."""
+    """Return binary planes [L, 3, H, W] of walls [L, H, W], goal [L, 2] and robot [L, 2]."""
     level = np.arange(len(walls))
     planes = np.zeros((len(walls), 3, *walls.shape[1:]), dtype=np.uint8)
     planes[:, 0] = walls
@@ -180,7 +180,7 @@ def grid_symmetries(arrays: dict[str, Array], rng: np.random.Generator) -> dict[
 
 
 def render_rgb(walls: Bools, goal: Ints, robot: Ints, cell: int = 16) -> Bytes:
-    """Picture of one level, [H * cell, W * cell, 3], from walls [H, W], goal [2] and robot [2]."""
+    """Draw one level, [H * cell, W * cell, 3], from walls [H, W], goal [2] and robot [2]."""
     if cell < 4:
         raise UserError(f"cell must be at least 4 pixels for the shapes to show, got {cell!r}")
     colours = np.array([FLOOR, WALL], dtype=np.uint8)[walls.astype(np.int64)]  # [H, W, 3]
@@ -195,7 +195,7 @@ def render_rgb(walls: Bools, goal: Ints, robot: Ints, cell: int = 16) -> Bytes:
 
 
 def render_ansi(walls: Bools, goal: Ints, robot: Ints) -> str:
-    """Text of one level, a line per row: `#` wall, `.` floor, `G` goal, `R` robot."""
+    """Write one level as text, a line per row: `#` wall, `.` floor, `G` goal, `R` robot."""
     cells = np.where(walls, "#", ".")
     cells[tuple(goal)] = "G"
     cells[tuple(robot)] = "R"
@@ -367,18 +367,18 @@ class NavigationEnv(gym.Env):  # type: ignore[misc]
         return observation[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), _first(info)
 
     def render(self) -> Any:
-        """Picture or text of the current state, as `render_mode` says."""
+        """Return a picture or the text of the current state, as `render_mode` says."""
         frames = self._batch.render()
         return None if frames is None else frames[0]
 
 
 def _option(options: dict[str, Any] | None, name: str) -> Any:
-    """The one reset option there is, or None; a misspelt one must not be silently ignored."""
+    """Return the one reset option there is, or None; a misspelt one must not be silently ignored."""
     if unknown := set(options or {}) - {name}:
         raise UserError(f"reset options must be {name!r} alone, got {sorted(unknown)}")
     return (options or {}).get(name)
 
 
 def _first(info: dict[str, Any]) -> dict[str, Any]:
-    """The info of a single environment, without the masks that the vector info has."""
+    """Return the info of a single environment, without the masks that the vector info has."""
     return {key: values[0].item() for key, values in info.items() if not key.startswith("_")}

@@ -99,7 +99,7 @@ class ProcgenOptions:
 
 
 def split_range(split: str, num_levels: int = 0) -> tuple[int, int]:
-    """The level seeds first … end of a split, or of its first `num_levels` (0: all of them)."""
+    """Return the level seeds first … end of a split, or of its first `num_levels` (0: all of them)."""
     if split not in SPLITS:
         raise UserError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     first, end = SPLITS[split]
@@ -148,7 +148,7 @@ class ProcgenPool:
         self._pool = _make_pool(options, first, end - first, num_envs, mixed, threads)
 
     def reset(self) -> Bytes:
-        """The first frames [N, 3, 64, 64]; only once, since a pool goes on by itself."""
+        """Return the first frames [N, 3, 64, 64]; only once, since a pool goes on by itself."""
         frames, info = self._pool.reset()
         self._levels = info["level_seed"].astype(np.int64)
         return frames  # type: ignore[no-any-return]
@@ -218,7 +218,7 @@ def play_levels(
     keep_frames: bool = True,
     max_frames: int = 40_000,
 ) -> Iterator[Played]:
-    """One episode on each of the levels, given as pairs of (number, level); yields episodes as they end.
+    """Play an episode on each of the levels, pairs of (number, level); yield episodes as they end.
 
     The policy is asked about up to `at_once` episodes at a time. What it sees of an episode does not depend
     on the others, so if it draws by (number, step) alone, neither does what it plays.
@@ -329,7 +329,7 @@ class ProcgenEnv(gym.Env):  # type: ignore[misc]
         return self._shown, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), known
 
     def render(self) -> Bytes | None:
-        """The frame as a picture [64, 64, 3]."""
+        """Return the frame as a picture [64, 64, 3]."""
         if self.render_mode is None or self._shown is None:
             return None
         return self._shown.transpose(1, 2, 0)
@@ -338,7 +338,7 @@ class ProcgenEnv(gym.Env):  # type: ignore[misc]
 def _make_pool(
     options: ProcgenOptions, first: int, count: int, num_envs: int, seed: int, threads: int
 ) -> Any:
-    """EnvPool on the levels first … first + count."""
+    """Make an EnvPool on the levels first … first + count."""
     return load_envpool().make_gymnasium(
         options.envpool_id,
         num_envs=num_envs,
@@ -353,7 +353,7 @@ _envpool: Any = None
 
 
 def load_envpool() -> Any:
-    """The module `envpool`, with the libraries that its Procgen needs."""
+    """Load the module `envpool`, with the libraries that its Procgen needs."""
     global _envpool
     if _envpool is None:
         _load_qt()

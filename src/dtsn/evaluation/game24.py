@@ -16,7 +16,7 @@ WIN = 10.0  # what 24 counts inside the search: see known_game24
 
 
 def known_game24(hidden: int = 128, embedding: int = 16, win: float = WIN) -> KnownModel:
-    """The world model: the rules as tables, and a fresh value network.
+    """Return the world model: the rules as tables, and a fresh value network.
 
     A win counts ``win`` instead of 1. That is the same as rewards and values in units of 1 with temperature
     1 / win, in the expansion policy and in the conservative loss alike: values must differ by more than the
@@ -39,7 +39,7 @@ def known_game24(hidden: int = 128, embedding: int = 16, win: float = WIN) -> Kn
 
 
 def looked_up(solver: Solver) -> Solver:
-    """The same solver with its values computed once for all states, to play many games at little cost."""
+    """Compute the solver's values once for all states, to play many games at little cost."""
     model = solver.world_model
     assert isinstance(model, KnownModel)
     value = LookUp.of(model.value_head, len(build_graph()))
@@ -52,7 +52,7 @@ def looked_up(solver: Solver) -> Solver:
 
 
 def search_noise(hands: Ints, seed: int, decision: int, iterations: int) -> torch.Tensor:
-    """The random numbers ``[P, T]`` of a decision's searches, one row for each hand ``[P]``."""
+    """Return the random numbers ``[P, T]`` of a decision's searches, one row for each hand ``[P]``."""
     draws = decision * iterations + np.arange(iterations)  # [T]
     uniforms = hashed_uniforms(seed, np.repeat(hands, iterations), np.tile(draws, len(hands)))
     return torch.as_tensor(uniforms.reshape(len(hands), iterations))

@@ -21,7 +21,7 @@ MAX_BARREN = 20  # blocks of seeds in a row without a new hall: there are no mor
 
 
 def first_levels(split: str, count: int) -> Ints:
-    """The first ``count`` level seeds ``[L]`` of a split."""
+    """Return the first ``count`` level seeds ``[L]`` of a split."""
     if split not in SPLITS:
         raise UserError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     first, end = SPLITS[split]
@@ -31,7 +31,7 @@ def first_levels(split: str, count: int) -> Ints:
 
 
 def level_contents(levels: Levels) -> list[bytes]:
-    """What makes a level, ``[L]``: walls, goal and robot; equal for levels that are the same hall."""
+    """Return what makes a level, ``[L]``: walls, goal and robot; equal for levels that are the same hall."""
     walls = np.packbits(levels.walls.reshape(len(levels), -1), axis=1)
     places = np.concatenate([levels.goal, levels.robot], axis=1).astype(np.uint16)
     table = np.concatenate([walls, places.view(np.uint8)], axis=1)
@@ -41,7 +41,7 @@ def level_contents(levels: Levels) -> list[bytes]:
 def unseen_levels(
     split: str, count: int, options: NavigationOptions | None = None, trained_on: Ints | None = None
 ) -> Ints:
-    """The first ``count`` level seeds ``[count]`` of a split whose halls are new.
+    """Return the first ``count`` level seeds ``[count]`` of a split whose halls are new.
 
     No two are the same hall, none is a training hall (the levels ``trained_on`` with two exits; those that
     ``collect_navigation`` plays by default if not given), and no test hall is one of the first

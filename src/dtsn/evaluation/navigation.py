@@ -60,7 +60,7 @@ def evaluate_navigation(
 
 
 def trace_navigation(solver: Solver, level: int, options: NavigationOptions, seed: int = 0) -> Ints:
-    """The cells ``[steps + 1, 2]`` that a solver drives through in the episode that a row tells of."""
+    """Return the cells ``[steps + 1, 2]`` that a solver drives through in the episode that a row tells of."""
     start = make_levels([level], options)
     moves = play(actor(solver, start, seed), start, options.max_steps)
     return np.stack([start.robot[0], *(moved.robot[0] for moved in moves)])
@@ -100,7 +100,7 @@ def play(act: Act, start: Levels, max_steps: int, loops: bool = False) -> Iterat
 
 
 def actor(solver: Solver, start: Levels, seed: int = 0, temperature: float | None = None) -> Act:
-    """The solver as a player of levels; its draws depend on (seed, level, time) alone."""
+    """Return the solver as a player of levels; its draws depend on (seed, level, time) alone."""
     if seed < 0:
         raise UserError(f"seed must not be negative, got {seed}")
     if temperature is not None and not 0 < temperature < math.inf:
@@ -135,18 +135,18 @@ def questions(
 
 
 def is_deterministic(solver: Solver, temperature: float | None = None) -> bool:
-    """Whether it always takes the same action in the same place."""
+    """Tell whether it always takes the same action in the same place."""
     draws = solver.kind.acting_planner == "best_first" and solver.config.act_rule != "greedy"
     return not draws and temperature is None
 
 
 def batches(count: int) -> list[Ints]:
-    """The numbers from 0 to ``count`` in parts that are small enough for one call of a solver."""
+    """Return the numbers from 0 to ``count`` in parts that are small enough for one call of a solver."""
     return np.array_split(np.arange(count), -(-count // ROWS_AT_ONCE))
 
 
 def softmax_actions(q: Float32s, uniforms: Float32s, temperature: float) -> Ints:
-    """Actions ``[n]`` drawn from softmax(q / temperature) of ``q [n, A]`` by ``uniforms [n]`` in [0, 1)."""
+    """Draw actions ``[n]`` from softmax(q / temperature), ``q [n, A]``, by ``uniforms [n]`` in [0, 1)."""
     weights = np.exp((q - q.max(1, keepdims=True)) / temperature)
     bounds = weights.cumsum(1)
     chosen: Ints = (bounds <= uniforms[:, None] * bounds[:, -1:]).sum(1)
@@ -154,13 +154,13 @@ def softmax_actions(q: Float32s, uniforms: Float32s, temperature: float) -> Ints
 
 
 def search_noise(levels: Ints, seed: int, time: int, iterations: int) -> torch.Tensor:
-    """Uniforms ``[L, T]`` for the search at a time step; a level's depend on no other level."""
+    """Draw uniforms ``[L, T]`` for the search at a time step; a level's depend on no other level."""
     streams = levels + (seed + 1) * 2**32
     numbers = [hashed_integers(streams, time * iterations + t, 2**24) for t in range(iterations)]
     return torch.from_numpy(np.stack(numbers, axis=1).astype(np.float32) / 2**24)
 
 
 def action_noise(levels: Ints, seed: int, time: int) -> Float32s:
-    """Uniforms ``[L]`` for drawing an action at a time step."""
+    """Draw uniforms ``[L]`` to choose an action by at a time step."""
     numbers = hashed_integers(levels + (seed + 1) * 2**32, ACTION_DRAWS + time, 2**24)
     return numbers.astype(np.float32) / np.float32(2**24)

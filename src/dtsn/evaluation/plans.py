@@ -56,7 +56,7 @@ def evaluate_plans(
 
 
 def plans_text(rows: Sequence[PlanRow]) -> str:
-    """What the plans of some episodes are worth, in a sentence."""
+    """Return what the plans of some episodes are worth, in a sentence."""
     decisions = sum(row.decisions for row in rows)
     into_wall, optimal = sum(row.into_wall for row in rows), sum(row.optimal for row in rows)
     return (
@@ -66,7 +66,7 @@ def plans_text(rows: Sequence[PlanRow]) -> str:
 
 
 def planned_actions(tree: SearchTree) -> Ints:
-    """The actions ``[B, D]`` of the best path, −1 after its end.
+    """Return the actions ``[B, D]`` of the best path, −1 after its end.
 
     It leads from the root to the leaf that counts most. Where that is an alias in a merged tree, it goes on
     from the node that the alias stands for to the best leaf below it.
@@ -83,7 +83,7 @@ def planned_actions(tree: SearchTree) -> Ints:
 
 
 def _best_below(tree: SearchTree, place: Ints) -> Ints:
-    """The best leaf ``[B]`` that is no alias at or below the nodes ``place [B]``; themselves without one."""
+    """Find the best leaf ``[B]`` but aliases at or below the nodes ``place [B]``; without one, themselves."""
     assert tree.merging is not None
     below = np.arange(tree.path_value.shape[1]) == place[:, None]  # [B, N]
     row, parent = np.arange(len(place))[:, None], tree.parent.cpu().numpy()
@@ -98,7 +98,7 @@ def _best_below(tree: SearchTree, place: Ints) -> Ints:
 
 
 def _actions_between(tree: SearchTree, start: Ints, end: Ints) -> Ints:
-    """The actions ``[B, D]`` on the way down from nodes ``start [B]`` to ``end [B]``, −1 after its end."""
+    """List the actions ``[B, D]`` down from nodes ``start [B]`` to ``end [B]``, −1 after the last."""
     parent, depth = tree.parent.cpu().numpy(), tree.depth.cpu().numpy()  # [B, N]
     row, slot = np.arange(len(end)), end
     top = depth[row, start]

@@ -33,7 +33,7 @@ def evaluate_procgen(
 
 
 def solver_policy(solver: Solver, levels: Ints, seed: int = 0) -> Policy:
-    """A solver as a player of levels ``[L]``: what its search draws depends on (seed, level, step) alone."""
+    """Make a solver play levels ``[L]``: its search draws by (seed, level, step) alone."""
 
     def act(frames: Bytes, numbers: Ints, steps: Ints) -> Ints:
         uniforms = procgen_noise(levels[numbers], seed, steps, solver.act_iterations)
@@ -45,7 +45,7 @@ def solver_policy(solver: Solver, levels: Ints, seed: int = 0) -> Policy:
 
 
 def procgen_noise(levels: Ints, seed: int, steps: Ints, iterations: int) -> torch.Tensor:
-    """Uniforms ``[N, T]`` for searches in ``levels [N]`` after ``steps [N]``."""
+    """Draw uniforms ``[N, T]`` for searches in ``levels [N]`` after ``steps [N]``."""
     here = hashed_integers(levels + (seed + 1) * 2**32, 0, 2**62) + steps
     draws = [hashed_integers(here, t, 2**24) for t in range(iterations)]
     return torch.from_numpy(np.stack(draws, axis=1).astype(np.float32) / 2**24)

@@ -82,7 +82,7 @@ class Scenario:
 
     @classmethod
     def named(cls, name: str) -> Scenario | None:
-        """The scenario of a file's name without its suffix; None if it is no such name."""
+        """Return the scenario of a file's name without its suffix; None if it is no such name."""
         found = re.fullmatch(r"exits-([12])-T(\d+)(-greedy)?(?:-softmax-(\d+(?:\.\d+)?))?", name)
         if found is None:
             return None
@@ -92,12 +92,12 @@ class Scenario:
 
 
 def rows_path(folder: Path, name: str) -> Path:
-    """The file of rows with a name."""
+    """Return the file of rows with a name."""
     return folder / f"{name}{SUFFIX}"
 
 
 def name_of(path: Path) -> str:
-    """The name of a file of rows."""
+    """Return the name of a file of rows."""
     return path.name.removesuffix(SUFFIX)
 
 
@@ -114,7 +114,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> Path:
 
 
 def read_rows(path: Path, kind: type[Row]) -> Columns:
-    """The rows of a file as columns, which must be those of ``kind`` and hold finite numbers."""
+    """Read the rows of a file as columns, which must be those of ``kind`` and hold finite numbers."""
     names = [field.name for field in fields(kind)]
     try:
         header, *lines = _inflated(path).decode().splitlines() or [""]
@@ -129,7 +129,7 @@ def read_rows(path: Path, kind: type[Row]) -> Columns:
 
 
 def count_rows(path: Path) -> int:
-    """Episodes in a file of rows; 0 without one that can be read."""
+    """Count the episodes in a file of rows; 0 without one that can be read."""
     try:
         return _inflated(path).count(b"\n") - 1
     except (OSError, EOFError, zlib.error):
@@ -137,7 +137,7 @@ def count_rows(path: Path) -> int:
 
 
 def _inflated(path: Path) -> bytes:
-    """The content of a gzipped file; one without end is refused."""
+    """Return the content of a gzipped file; one without end is refused."""
     with gzip.GzipFile(fileobj=io.BufferedReader(open_regular(path))) as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -146,7 +146,7 @@ def _inflated(path: Path) -> bytes:
 
 
 def as_columns(rows: Iterable[Row]) -> Columns:
-    """Rows in memory as the columns that :func:`read_rows` gives."""
+    """Turn rows in memory into the columns that :func:`read_rows` gives."""
     listed = list(rows)
     names = [field.name for field in fields(listed[0])]
     return {name: np.array([getattr(row, name) for row in listed], dtype=np.float64) for name in names}

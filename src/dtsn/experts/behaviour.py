@@ -17,14 +17,14 @@ class BehaviourPolicy(Protocol):
     options: ProcgenOptions  # what it can play
 
     def description(self) -> dict[str, Any]:
-        """What tells this policy from others, to be kept with its data."""
+        """Return what tells this policy from others, to be kept with its data."""
 
     def policy(self, seed: int, at_once: int) -> Policy:
-        """Actions drawn by (seed, episode, step) alone, for up to ``at_once`` episodes."""
+        """Make a policy of actions drawn by (seed, episode, step) alone, for up to ``at_once`` episodes."""
 
 
 def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
-    """The scripted expert of a game."""
+    """Return the scripted expert of a game."""
     from dtsn.experts.heist_search import HeistSearch
     from dtsn.experts.maze_search import MazeSearch
 

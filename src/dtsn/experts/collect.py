@@ -77,7 +77,7 @@ def collect_navigation(
 
 
 def expert_levels(episodes: int = 1000, split: str = "train", seed: int = 0) -> Ints:
-    """The levels ``[episodes]`` that :func:`collect_navigation` plays."""
+    """Return the levels ``[episodes]`` that :func:`collect_navigation` plays."""
     return _drawn_levels(np.random.default_rng(seed), split, episodes)
 
 
@@ -87,7 +87,7 @@ def _drawn_levels(rng: np.random.Generator, split: str, episodes: int) -> Ints:
 
 
 def play_navigation(seeds: Ints, options: NavigationOptions, rng: np.random.Generator) -> Iterator[Episode]:
-    """Shortest ways through the levels of these seeds [L], played at once; `rng` decides between equals."""
+    """Play the shortest ways through the levels of these seeds [L] at once; `rng` decides between equals."""
     levels = make_levels(seeds, options)
     values = optimal_values(levels.walls, levels.goal)
     robot, arrived = levels.robot, np.zeros(len(levels), bool)
@@ -226,7 +226,7 @@ def _play_procgen(
 
 
 def random_policy(seed: int) -> Policy:
-    """Uniformly random actions by (seed, episode, step) alone."""
+    """Make a policy of uniformly random actions, drawn by (seed, episode, step) alone."""
 
     def act(frames: Bytes, numbers: Ints, steps: Ints) -> Ints:
         return (hashed_uniforms(seed, numbers, steps) * NUM_ACTIONS).astype(np.int64)
@@ -269,7 +269,7 @@ class _Parts:
             leftover.unlink()
 
     def kept_files(self) -> list[Path]:
-        """By number."""
+        """List the files of kept episodes by number."""
         return sorted(self.folder.glob("episode-*.h5"))
 
     def add(self, number: int, episode: Episode) -> None:

@@ -34,7 +34,7 @@ def demonstrate(number: int, seed: int, split: str = "train") -> Demonstrations:
 
 
 def draw_solutions(graph: StateGraph, states: Ints, rng: np.random.Generator) -> Demonstrations:
-    """A solution of each hand ``[N]``, drawn uniformly: decisions in proportion to the ways they keep."""
+    """Draw a solution of each hand ``[N]`` uniformly: decisions in proportion to the ways they keep."""
     path, actions = [states], []
     for _ in range(DECISIONS):
         children = graph.next[path[-1]]  # [N, 4]

@@ -52,11 +52,11 @@ class HeistSearch:
         self.options = options
 
     def description(self) -> dict[str, Any]:
-        """What tells this policy from others, to be kept with its data."""
+        """Return what tells this policy from others, to be kept with its data."""
         return {"script": "breadth-first search on pixels", "random_moves": RANDOM_MOVES}
 
     def policy(self, seed: int, at_once: int) -> Policy:
-        """Actions by (seed, episode, step) alone; an episode must be played from its first frame on."""
+        """Make a policy by (seed, episode, step) alone; an episode must be played from its first frame on."""
         heists: dict[int, Heist] = {}
 
         def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
@@ -86,7 +86,7 @@ class Heist:
     held: set[int] = field(default_factory=set)
 
     def action(self, frame: Bytes) -> int:
-        """The action that leads to the next cell of the way."""
+        """Return the action that leads to the next cell of the way."""
         size = frame.shape[1] / CELLS
         white = np.argwhere(frame.min(0) > WHITE) + 0.5  # [n, 2]
         white = white[((white / size).astype(int) != self.gem).any(1)]  # the gem glitters
@@ -101,14 +101,14 @@ class Heist:
         return STEPS[_sign(down), _sign(right)]
 
     def _cell(self, place: tuple[float, float], size: float) -> Cell:
-        """The free cell that a place is in, or the nearest one: the thief may look over an edge."""
+        """Return the free cell that a place is in, or the nearest one: the thief may look over an edge."""
         cells = np.argwhere(self.free)
         off = np.abs((cells + 0.5) * size - np.array(place)).max(1)
         row, column = cells[off.argmin()]
         return int(row), int(column)
 
     def _next(self, here: Cell) -> Cell:
-        """The next cell on a shortest way to the gem, or else to the nearest key that is not held."""
+        """Return the next cell on a shortest way to the gem, or else to the nearest key that is not held."""
         came: dict[Cell, Cell] = {here: here}
         waiting = deque([here])
         wanted = {cell for colour, cell in self.keys.items() if colour not in self.held}
@@ -141,7 +141,7 @@ def _sign(off: float) -> int:
 
 
 def read_heist(frame: Bytes) -> Heist:
-    """What the first frame ``[3, 64, 64]`` of an episode shows."""
+    """Read what the first frame ``[3, 64, 64]`` of an episode shows."""
     pixels = frame.transpose(1, 2, 0).astype(np.int64)  # [64, 64, 3]
     wall: Bools = np.any(_like(pixels, WALL_COLOURS, NEAR), axis=-1)
     things = np.concatenate(
@@ -170,7 +170,7 @@ def read_heist(frame: Bytes) -> Heist:
 
 
 def _like(pixels: Ints, colours: Ints, off: int) -> Bools:
-    """Pixels ``[H, W, 3]`` and colours ``[C, 3]`` -> which are alike ``[H, W, C]``."""
+    """Tell which pixels ``[H, W, 3]`` and colours ``[C, 3]`` are alike, ``[H, W, C]``."""
     found: Bools = np.abs(pixels[:, :, None] - colours).max(-1) <= off
     return found
 

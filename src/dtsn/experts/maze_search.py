@@ -46,11 +46,11 @@ class MazeSearch:
         self.options = options
 
     def description(self) -> dict[str, Any]:
-        """What tells this policy from others, to be kept with its data."""
+        """Return what tells this policy from others, to be kept with its data."""
         return {"script": "breadth-first search on pixels", "random_moves": RANDOM_MOVES}
 
     def policy(self, seed: int, at_once: int) -> Policy:
-        """Actions by (seed, episode, step) alone; an episode must be played from its first frame on."""
+        """Make a policy by (seed, episode, step) alone; an episode must be played from its first frame on."""
         walks: dict[int, _Walk] = {}
 
         def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
@@ -72,7 +72,7 @@ class _Walk:
     mouse: Cell
 
     def step(self, uniform: float) -> int:
-        """The next action: the one that leads nearest to the cheese, or a random one."""
+        """Return the next action: the one that leads nearest to the cheese, or a random one."""
         actions = list(MOVES)
         if uniform < RANDOM_MOVES:
             action = actions[int(uniform / RANDOM_MOVES * len(actions))]
@@ -83,7 +83,7 @@ class _Walk:
 
 
 def read_maze(frame: Bytes) -> tuple[Bools, Cell, Cell]:
-    """First frame ``[3, 64, 64]`` -> which cells ``[15, 15]`` are free, the mouse's and the cheese's."""
+    """Read the first frame ``[3, 64, 64]``: which cells ``[15, 15]`` are free, the mouse's, the cheese's."""
     pixels = frame.transpose(1, 2, 0).astype(np.int64)  # [64, 64, 3]
     size = len(pixels) / CELLS
     centres = ((np.arange(CELLS) + 0.5) * size).astype(int)
@@ -101,7 +101,7 @@ def read_maze(frame: Bytes) -> tuple[Bools, Cell, Cell]:
 
 
 def distances(free: Bools, goal: Cell) -> Float64s:
-    """Steps ``[H, W]`` from every cell to the goal; infinite where there is no way."""
+    """Count the steps ``[H, W]`` from every cell to the goal; infinite where there is no way."""
     steps = np.full(free.shape, np.inf)
     steps[goal] = 0
     waiting = deque([goal])
@@ -116,7 +116,7 @@ def distances(free: Bools, goal: Cell) -> Float64s:
 
 
 def move(free: Bools, cell: Cell, action: int) -> Cell:
-    """Where an action leads."""
+    """Return where an action leads."""
     row, column = cell[0] + MOVES[action][0], cell[1] + MOVES[action][1]
     inside = 0 <= row < free.shape[0] and 0 <= column < free.shape[1]
     return (row, column) if inside and free[row, column] else cell

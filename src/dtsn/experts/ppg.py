@@ -47,7 +47,7 @@ class RewardScale:
         self.count, self.mean, self.squares = 0, 0.0, 0.0  # squares: summed, about the mean
 
     def __call__(self, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """Rewards ``[T, N]`` and where episodes ended ``[T, N]`` -> scaled rewards ``[T, N]``."""
+        """Scale rewards ``[T, N]``, given where episodes ended ``[T, N]``."""
         seen = np.empty(rewards.shape)
         for t in range(len(rewards)):
             self.returns = seen[t] = rewards[t] + self.discount * self.returns
@@ -63,7 +63,7 @@ class RewardScale:
 def advantages(
     rewards: np.ndarray, values: np.ndarray, ended: np.ndarray, discount: float, gae_lambda: float
 ) -> np.ndarray:
-    """Generalised advantage estimates ``[T, N]``.
+    """Compute generalised advantage estimates ``[T, N]``.
 
     Rewards ``[T, N]``, values ``[T + 1, N]``, and whether an episode ended with the step ``[T, N]``: by time
     or not, nothing follows it (as in the paper, where the agent cannot tell).
@@ -77,7 +77,7 @@ def advantages(
 
 
 def translated(frames: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Frames ``[B, C, H, W]``, each shifted by up to ``most`` pixels; their edges are repeated."""
+    """Shift frames ``[B, C, H, W]`` by up to ``most`` pixels each; their edges are repeated."""
     if not most:
         return frames
     height, width = frames.shape[2:]
@@ -284,7 +284,7 @@ class PhasicPolicyGradient:
         }
 
     def snapshot(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """What a checkpoint of the last whole iteration holds: tensors by file, and the state."""
+        """Return what a checkpoint of the last whole iteration holds: tensors by file, and the state."""
         return self._tensors, self._state
 
     def save(self, folder: Path) -> Path:

@@ -37,7 +37,7 @@ class ActorCritic(nn.Module):
         self.value_head = None if config.shared else _small(nn.Linear(config.latent, 1))
 
     def forward(self, frames: Tensor, detach: bool = False) -> tuple[Tensor, Tensor]:
-        """Frames ``[B, 3, 64, 64]`` -> log-probabilities ``[B, A]`` and auxiliary values ``[B]``.
+        """Map frames ``[B, 3, 64, 64]`` to log-probabilities ``[B, A]`` and auxiliary values ``[B]``.
 
         ``detach``: errors of the values do not reach the encoder.
         """
@@ -46,20 +46,20 @@ class ActorCritic(nn.Module):
         return functional.log_softmax(self.policy_head(features), -1), values
 
     def value(self, frames: Tensor) -> Tensor:
-        """Frames ``[B, 3, 64, 64]`` -> values ``[B]`` of the value network, which there must be."""
+        """Map frames ``[B, 3, 64, 64]`` to values ``[B]`` of the value network, which there must be."""
         assert self.value_encoder is not None
         assert self.value_head is not None
         out: Tensor = self.value_head(torch.relu(self.value_encoder(frames))).squeeze(-1)
         return out
 
     def act(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Frames ``[B, 3, 64, 64]`` -> log-probabilities ``[B, A]`` and the values ``[B]`` to learn by."""
+        """Map frames ``[B, 3, 64, 64]`` to log-probabilities ``[B, A]`` and values ``[B]`` to learn by."""
         log_probs, auxiliary = self(frames)
         return log_probs, auxiliary if self.value_encoder is None else self.value(frames)
 
 
 def _small(head: nn.Linear) -> nn.Linear:
-    """A head that says nearly nothing at first."""
+    """Return a head that says nearly nothing at first."""
     nn.init.orthogonal_(head.weight, 0.1)
     nn.init.zeros_(head.bias)
     return head
@@ -76,18 +76,18 @@ class Expert:
         self.options = ProcgenOptions(config.game, config.mode)
 
     def description(self) -> dict[str, Any]:
-        """What tells this policy from others, to be kept with its data."""
+        """Return what tells this policy from others, to be kept with its data."""
         held = {"action_repeat": self.config.action_repeat} if self.config.action_repeat > 1 else {}
         return {"steps": self.step, "sha256": self.sha256} | held
 
     @torch.no_grad()
     def probabilities(self, frames: Bytes) -> np.ndarray:
-        """Frames ``[B, 3, 64, 64]`` -> probabilities ``[B, A]``."""
+        """Map frames ``[B, 3, 64, 64]`` to probabilities ``[B, A]``."""
         logs, _ = self.network(torch.from_numpy(frames).to(self.device))
         return logs.exp().cpu().double().numpy()  # type: ignore[no-any-return]
 
     def policy(self, seed: int, at_once: int) -> Policy:
-        """Actions sampled by (seed, episode, step) alone, for up to ``at_once`` episodes.
+        """Make a policy of actions sampled by (seed, episode, step) alone, for up to ``at_once`` episodes.
 
         They are held for as many frames as when it learned.
         """
@@ -107,7 +107,7 @@ class Expert:
 
 
 def load_expert(folder: str | Path, device: str = "cpu") -> Expert:
-    """A trained policy from a checkpoint or a run folder (its newest checkpoint)."""
+    """Load a trained policy from a checkpoint or a run folder (its newest checkpoint)."""
     path = checkpoint_of(Path(folder))
     state = checkpoint.load_state(path)
     config = config_of(path, state)
@@ -139,12 +139,12 @@ def export_expert(run: Path, out: Path) -> Path:
 
 
 def misfit(path: Path, error: Exception) -> CheckpointError:
-    """What to raise for a checkpoint that holds something else."""
+    """Return what to raise for a checkpoint that holds something else."""
     return CheckpointError(f"{path} does not hold an expert of this dtsn version: {error}")
 
 
 def config_of(path: Path, state: dict[str, Any]) -> PPGConfig:
-    """The settings that a checkpoint was trained with."""
+    """Return the settings that a checkpoint was trained with."""
     if state.get("kind") != "ppg":
         raise CheckpointError(f"{path} must be an expert's checkpoint: give a run of PPG")
     try:

@@ -15,7 +15,7 @@ CHUNK = 256
 
 
 def optimal_values(walls: Bools, goal: Ints) -> Float32s:
-    """Minus the number of steps to the goal, [L, H, W]; −inf for walls and cells that cannot reach it.
+    """Return minus the number of steps to the goal, [L, H, W]; −inf for walls and where there is no way.
 
     From walls [L, H, W] and goal [L, 2].
     """
@@ -54,7 +54,7 @@ def _iterate(walls: Bools, goal: Ints) -> Float32s:
 
 
 def optimal_q(values: Float32s, robot: Ints) -> Float32s:
-    """Q of every action, [L, 4], from values [L, H, W] and robot [L, 2]; −inf for collisions."""
+    """Return Q of every action, [L, 4], from values [L, H, W] and robot [L, 2]; −inf for collisions."""
     if values.ndim != 3 or robot.shape != (len(values), 2):
         raise UserError(f"values must be [L, H, W] and robot [L, 2], got {values.shape} and {robot.shape}")
     target = robot[:, None] + MOVES  # [L, 4, 2]
@@ -65,7 +65,7 @@ def optimal_q(values: Float32s, robot: Ints) -> Float32s:
 
 
 def expert_actions(q: Float32s, uniforms: NDArray[np.floating]) -> Ints:
-    """An optimal action of every level, [L], from q [L, 4]; uniforms [L] in [0, 1) choose among ties."""
+    """Choose an optimal action of every level, [L], from q [L, 4]; uniforms [L] in [0, 1) break ties."""
     if q.ndim != 2 or uniforms.shape != (len(q),):
         raise UserError(f"q must be [L, 4] and uniforms [L], got shapes {q.shape} and {uniforms.shape}")
     if not np.all((uniforms >= 0) & (uniforms < 1)):
@@ -80,7 +80,7 @@ def expert_actions(q: Float32s, uniforms: NDArray[np.floating]) -> Ints:
 
 
 def optimal_steps(levels: Levels) -> Ints:
-    """Steps of the shortest way from robot to goal, [L]."""
+    """Count the steps of the shortest way from robot to goal, [L]."""
     values = optimal_values(levels.walls, levels.goal)
     values = values[np.arange(len(levels)), levels.robot[:, 0], levels.robot[:, 1]]
     if np.any(lost := np.isneginf(values)):

@@ -107,7 +107,7 @@ def describe_search(
 def describe_procgen(
     solver: Solver, frame: Bytes, level: int, *, time: int = 0, seed: int = 0, **search: Any
 ) -> SearchDocument:
-    """The search on a ``frame [3, 64, 64]`` of a Procgen level, with the random numbers of ``solver_policy``.
+    """Describe the search on a ``frame [3, 64, 64]`` of Procgen, drawn as by ``solver_policy``.
 
     ``time`` counts the actions that led to the frame. ``search`` may change ``iterations``, ``rule`` and
     ``temperature``.
@@ -128,7 +128,7 @@ def describe_procgen(
 
 
 def picture(image: Bytes | str) -> Picture:
-    """A scene of an image ``[H, W, 3]`` (uint8), or of an SVG's text."""
+    """Return a scene of an image ``[H, W, 3]`` (uint8), or of an SVG's text."""
     if isinstance(image, str):
         kind, content = "svg+xml", image.encode()
     else:
@@ -151,7 +151,7 @@ def with_search(
     rule: Rule | None = None,
     temperature: float | None = None,
 ) -> Solver:
-    """The same solver (weights are shared) that searches otherwise when it acts."""
+    """Return the same solver (weights are shared) that searches otherwise when it acts."""
     asked = {"act_iterations": iterations, "act_rule": rule, "temperature": temperature}
     changes = {name: value for name, value in asked.items() if value is not None}
     if iterations is not None and iterations > MAX_ITERATIONS:
@@ -218,7 +218,7 @@ class _Rows:
         return alias
 
     def made_before(self, t: int) -> Ints:
-        """Ids of the nodes that there are when iteration ``t`` chooses."""
+        """List the ids of the nodes that there are when iteration ``t`` chooses."""
         return np.flatnonzero(self.slots < 1 + self.times[t] * self.actions)
 
 
@@ -247,7 +247,7 @@ def _nodes(rows: _Rows, labels: list[str] | None, best_first: bool) -> list[Node
 
 
 def _choices(rows: _Rows, solver: Solver) -> list[Iteration]:
-    """The choices of a best-first search, each with the open set that it was made from."""
+    """Return the choices of a best-first search, each with the open set that it was made from."""
     iterations: list[Iteration] = []
     for t, chosen in enumerate(rows.selected):
         made = rows.made_before(t)
@@ -269,7 +269,7 @@ def _choices(rows: _Rows, solver: Solver) -> list[Iteration]:
 
 
 def _policy(path_value: Float64s, solver: Solver) -> Float64s:
-    """With what probability the acting rule picks each of the open nodes ``[n]``."""
+    """Return the probability by which the acting rule picks each of the open nodes ``[n]``."""
     config, greedy = solver.config, np.zeros(len(path_value))
     greedy[path_value.argmax()] = 1
     if config.act_rule == "greedy":
@@ -282,7 +282,7 @@ def _policy(path_value: Float64s, solver: Solver) -> Float64s:
 
 
 def _breadth_first(rows: _Rows) -> list[Iteration]:
-    """The expansions of a full tree, of which nothing is left to chance."""
+    """Return the expansions of a full tree, of which nothing is left to chance."""
     iterations: list[Iteration] = []
     below = [np.flatnonzero(rows.leaf & (rows.root_action == action)) for action in range(rows.actions)]
     for t, chosen in enumerate(rows.selected):
@@ -307,7 +307,7 @@ def _breadth_first(rows: _Rows) -> list[Iteration]:
 
 
 def _best_path(rows: _Rows, action: int) -> list[int]:
-    """From the root to the leaf that counts most; behind an alias the way goes on from its place."""
+    """Walk from the root to the leaf that counts most; behind an alias the way goes on from its place."""
     path = _way_to(rows, _best_leaf(rows, rows.root_action == action, rows.leaf_value))
     place = int(rows.same_as[path[-1]])
     if place == path[-1]:
@@ -334,7 +334,7 @@ def _way_to(rows: _Rows, leaf: int) -> list[int]:
 
 
 def _labels(solver: Solver, observation: torch.Tensor, rows: _Rows, label: Label) -> list[str]:
-    """The states in words: the tree keeps no latents, so its expansions are made once more."""
+    """Return the states in words: the tree keeps no latents, so its expansions are made once more."""
     words = [""] * len(rows)
     with torch.no_grad():
         latents = {0: solver.world_model.encode(observation.to(solver.device))[0]}
@@ -350,10 +350,10 @@ def _labels(solver: Solver, observation: torch.Tensor, rows: _Rows, label: Label
 
 
 def _number(value: Any) -> float:
-    """Seven digits, all that float32 has."""
+    """Round to seven digits, all that float32 has."""
     return float(f"{float(value):.7g}") + 0.0  # no negative zero
 
 
 def _q(value: Any) -> float | None:
-    """A Q-value; null for an invalid action."""
+    """Return a Q-value; null for an invalid action."""
     return None if np.isneginf(value) else _number(value)

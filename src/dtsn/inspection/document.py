@@ -156,7 +156,7 @@ def write_search(path: str | Path, document: SearchDocument) -> Path:
 
 
 def to_json(document: SearchDocument) -> str:
-    """The document as text: a line per field, node and iteration, so that two of them can be compared."""
+    """Write the document as text: a line per field, node and iteration, so that two can be compared."""
     lines = []
     for name, value in document.items():
         text = _compact(value)
@@ -171,7 +171,7 @@ def _compact(value: Any) -> str:
 
 
 def read_search(path: str | Path) -> SearchDocument:
-    """A document that ``write_search`` wrote; anything else is refused by a ValueError that says why."""
+    """Read a document that ``write_search`` wrote; refuse anything else by a ValueError that says why."""
     path = Path(path)
     try:
         content = read_bounded(path, MAX_BYTES)
@@ -181,7 +181,7 @@ def read_search(path: str | Path) -> SearchDocument:
 
 
 def parse_search(content: bytes, name: str) -> SearchDocument:
-    """The document in a file's ``content``; errors begin with the file's ``name``."""
+    """Parse the document in a file's ``content``; errors begin with the file's ``name``."""
     try:
         document = parse_json(content)
     except (ValueError, RecursionError) as error:
@@ -206,7 +206,7 @@ def check_search(document: Any, name: str = "document") -> None:
 
 
 def _check_tree(document: SearchDocument) -> None:
-    """The parts fit each other: everything that a reader may follow leads to a node."""
+    """Check that the parts fit each other: everything that a reader may follow leads to a node."""
     nodes, iterations, actions = document["nodes"], document["iterations"], len(document["actions"])
     solver = document["solver"]
     _require(solver["num_actions"] == actions >= 1, "solver.num_actions must count the actions")
@@ -239,7 +239,7 @@ def _check_tree(document: SearchDocument) -> None:
 
 
 def _fits(node: Node, n: int, nodes: list[Node], actions: int, expanded_at: dict[int, int]) -> bool:
-    """Whether a node is what its place, its parent and the iterations say."""
+    """Tell whether a node is what its place, its parent and the iterations say."""
     parent, action, alias = node["parent"], node["action"], node["same_as"]
     if node["id"] != n or node["expanded_at"] != expanded_at.get(n):
         return False
@@ -256,7 +256,7 @@ def _fits(node: Node, n: int, nodes: list[Node], actions: int, expanded_at: dict
 
 
 def _made_at(node: Node, nodes: list[Node]) -> int:
-    """The iteration that made a node; 0 for the root."""
+    """Return the iteration that made a node; 0 for the root."""
     return 0 if node["parent"] is None else nodes[node["parent"]]["expanded_at"] or 0
 
 
@@ -299,7 +299,7 @@ def _require(condition: bool, message: str) -> None:
 
 
 def schema_page() -> str:
-    """docs/search-json.md."""
+    """Write docs/search-json.md."""
     return f"""# A search as JSON
 
 `dtsn plan --out tree.json` writes one search as a document; `dtsn plan --state tree.json` shows it again,

@@ -40,7 +40,7 @@ GOOD, BAD = SOLVERS["dtsn"].colour, SOLVERS["qnet"].colour
 
 
 def search_figure(document: SearchDocument, path: Path) -> Path:
-    """The tree, its hall if it has one, and the Q-values; the suffix says whether as an SVG or a PNG."""
+    """Draw the tree, its hall if it has one, and the Q-values, as an SVG or a PNG by the suffix."""
     if len(document["nodes"]) > MAX_DRAWN:
         raise UserError(
             f"a tree of {len(document['nodes'])} nodes is too large to draw, at most {MAX_DRAWN}: "
@@ -61,7 +61,7 @@ def search_figure(document: SearchDocument, path: Path) -> Path:
 
 
 def hall_figure(document: SearchDocument, path: Path) -> Path:
-    """The tree laid out on its hall, and the root's Q-values after every iteration."""
+    """Return the tree laid out on its hall, and the root's Q-values after every iteration."""
     scene = document["scene"]
     if scene is None or scene["kind"] != "grid":
         raise UserError("the document must show a hall, got another scene: use search_figure")
@@ -105,17 +105,17 @@ class _Tree:
         return len(self.parent)
 
     def order(self, n: int) -> str:
-        """The iteration that expanded a node."""
+        """Return the iteration that expanded a node."""
         return str(self.document["nodes"][n]["expanded_at"])
 
     def ink(self, n: int) -> str:
-        """The colour in which to write on a node."""
+        """Return the colour in which to write on a node."""
         low, high = self.value[1:].min(), self.value[1:].max()
         return "white" if self.value[n] < low + 0.6 * (high - low) else INK
 
 
 def _draw_links(axes: Axes, tree: _Tree) -> None:
-    """The tree as nodes and links: the root on top, an expansion's children below it from left to right."""
+    """Draw the tree as nodes and links: the root on top, children below it from left to right."""
     from matplotlib.collections import LineCollection
 
     place = np.stack([_columns(tree.parent), -tree.depth], axis=1)  # [N, 2] x, y
@@ -150,7 +150,7 @@ def _draw_links(axes: Axes, tree: _Tree) -> None:
 
 
 def _node_words(tree: _Tree, n: int) -> str:
-    """What stands beside a node: its action and path value, its state if it has a name, and its chance."""
+    """Word what stands beside a node: action, path value, the state's name if it has one, and its chance."""
     document, node = tree.document, tree.document["nodes"][n]
     chance = "end" if node["terminal"] > 0.5 else "best"
     if node["expanded_at"] is not None:
@@ -160,7 +160,7 @@ def _node_words(tree: _Tree, n: int) -> str:
 
 
 def _columns(parent: Ints) -> Float64s:
-    """Where from left to right each node stands, ``[N]``: leaves side by side, others amid their children."""
+    """Place the nodes from left to right, ``[N]``: leaves side by side, others amid their children."""
     children: list[list[int]] = [[] for _ in parent]
     for n in range(1, len(parent)):
         children[parent[n]].append(n)
@@ -179,7 +179,7 @@ def _columns(parent: Ints) -> Float64s:
 
 
 def _draw_on_hall(axes: Axes, tree: _Tree, grid: Grid, title: str = "") -> None:
-    """The tree on its hall: a node stands where the true moves lead, on the side that it comes from.
+    """Draw the tree on its hall: a node stands where the true moves lead, on the side that it comes from.
 
     The best path is bold, in the colour of the action that it begins with; a cross is where it meets a wall.
     """
@@ -222,7 +222,7 @@ def _draw_on_hall(axes: Axes, tree: _Tree, grid: Grid, title: str = "") -> None:
 
 
 def _layout(cells: Ints, action: Ints, blocked: Bools) -> Float64s:
-    """Where in their ``cells [N, 2]`` the nodes are drawn, ``[N, 2]``: on the side that they come from.
+    """Place the nodes in their ``cells [N, 2]``, ``[N, 2]``: on the side that they come from.
 
     One that runs into a wall stands before that wall.
     """
@@ -238,7 +238,7 @@ def _layout(cells: Ints, action: Ints, blocked: Bools) -> Float64s:
 
 
 def _point_at(axes: Axes, goal: Ints) -> None:
-    """An arrow at the border towards a goal that is out of sight."""
+    """Draw an arrow at the border towards a goal that is out of sight."""
     low = np.array([axes.get_ylim()[1], axes.get_xlim()[0]])
     high = np.array([axes.get_ylim()[0], axes.get_xlim()[1]])
     tip, tail = np.clip(goal, low + 0.15, high - 0.15), np.clip(goal, low + 0.8, high - 0.8)
@@ -249,7 +249,7 @@ def _point_at(axes: Axes, goal: Ints) -> None:
 
 
 def _draw_q_values(axes: Axes, document: SearchDocument) -> None:
-    """Lines of the Q-values after each iteration, a valid action each; the best one at the end is bold."""
+    """Draw the Q-values after each iteration, a line per valid action; the best one at the end is bold."""
     from matplotlib.ticker import MaxNLocator
 
     tidy(axes, "Q-values at the root")
@@ -274,7 +274,7 @@ def _draw_q_values(axes: Axes, document: SearchDocument) -> None:
 
 
 def episode_gif(frames: Sequence[tuple[SearchDocument, str]], path: Path, delay: float = 0.25) -> Path:
-    """An episode as search documents with what each decision led to (see ``watch_navigation``), animated.
+    """Animate an episode: search documents with what each decision led to (see ``watch_navigation``).
 
     Each frame shows the hall, the way that the search plans and its Q-values; the last one is held.
     """
@@ -289,7 +289,7 @@ def episode_gif(frames: Sequence[tuple[SearchDocument, str]], path: Path, delay:
 
 
 def _frame(document: SearchDocument, step: int, outcome: str = "") -> Any:
-    """One frame of an episode; with an ``outcome``, the state after the document's decision."""
+    """Draw one frame of an episode; with an ``outcome``, the state after the document's decision."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
@@ -313,7 +313,7 @@ def _frame(document: SearchDocument, step: int, outcome: str = "") -> Any:
 
 
 def _draw_plan(pen: Any, document: SearchDocument, scene: Grid, cell: int) -> None:
-    """The best path, with a cross where it meets a wall."""
+    """Draw the best path, with a cross where it meets a wall."""
     path = document["best_path"]
     way = [(np.array(scene["cells"][n])[::-1] + 0.5) * cell for n in path]
     pen.line([tuple(point) for point in way], fill=ACTION_COLOURS[document["action"] % 4], width=3)
@@ -324,7 +324,7 @@ def _draw_plan(pen: Any, document: SearchDocument, scene: Grid, cell: int) -> No
 
 
 def _draw_bars(pen: Any, document: SearchDocument, x: int, font: Any) -> None:
-    """The Q-values as bars, the best in the colour of its action."""
+    """Draw the Q-values as bars, the best in the colour of its action."""
     known = [q for q in document["q"] if q is not None]
     low, high = min(known), max(known)
     for action, (name, q) in enumerate(zip(document["actions"], document["q"], strict=True)):

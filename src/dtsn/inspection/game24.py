@@ -28,7 +28,7 @@ def describe_game24(
     seed: int = 0,
     **search: Any,
 ) -> SearchDocument:
-    """The search of one decision in the Game of 24, with the same random numbers as in ``play``.
+    """Describe the search of one decision in the Game of 24, with the same random numbers as in ``play``.
 
     ``hand`` are four cards; ``actions`` the decisions made before, the solver's own first ``time`` ones if
     they are not given. ``search`` may change ``iterations``, ``rule`` and ``temperature``.
@@ -59,7 +59,7 @@ def describe_game24(
 def watch_game24(
     solver: Solver, hand: Sequence[int], *, seed: int = 0, **search: Any
 ) -> Iterator[tuple[SearchDocument, str]]:
-    """Every decision of a game and what it led to: "", "solved" or "not solved"."""
+    """Yield every decision of a game and what it led to: "", "solved" or "not solved"."""
     graph, state = build_graph(), state_of_hand(hand)
     made: list[int] = []
     while len(made) < DECISIONS:
@@ -73,7 +73,7 @@ def watch_game24(
 
 
 def decide(hand: int, made: Sequence[int]) -> list[int]:
-    """The states that decisions lead through from a hand, the first and the last included."""
+    """Return the states that decisions lead through from a hand, the first and the last included."""
     graph, states = build_graph(), [hand]
     for action in made:
         if not 0 <= action < CHOICES or graph.next[states[-1], action] < 0:
@@ -84,13 +84,13 @@ def decide(hand: int, made: Sequence[int]) -> list[int]:
 
 
 def game_text(states: Sequence[int], made: Sequence[int]) -> str:
-    """The hand, the operations made so far and what is left."""
+    """Return the hand, the operations made so far and what is left."""
     hand, *lines = episode_text(build_graph(), states, made)
     return "\n".join([f"24 from {hand}", *lines])
 
 
 def _own_decisions(solver: Solver, start: int, time: int, seed: int) -> list[int]:
-    """The solver's first decisions in the game of a hand."""
+    """Return the solver's first decisions in the game of a hand."""
     graph, state = build_graph(), start
     made: list[int] = []
     for decision in range(time):
@@ -109,7 +109,7 @@ def _source(start: int, time: int, seed: int) -> Source:
 
 
 def _game(graph: StateGraph, states: list[int], made: list[int], document: SearchDocument) -> Words:
-    """The operations made so far, what is left, and those that the best path of the search plans."""
+    """Return the operations made so far, what is left, and those that the best path of the search plans."""
     before = game_text(states, made)
     planned = [document["nodes"][n]["action"] or 0 for n in document["best_path"][1:]]
     ahead = decide(states[0], [*made, *planned])

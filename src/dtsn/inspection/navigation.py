@@ -34,7 +34,7 @@ def describe_navigation(
     seed: int = 0,
     **search: Any,
 ) -> SearchDocument:
-    """The search of one decision in a level, with the same random numbers as in ``evaluate_navigation``.
+    """Describe the search of one decision in a level, drawn as in ``evaluate_navigation``.
 
     ``robot`` is where it stands at ``time``; if not given, where the solver itself has driven it by then.
     ``search`` may change ``iterations``, ``rule`` and ``temperature``.
@@ -65,7 +65,7 @@ def describe_navigation(
 def watch_navigation(
     solver: Solver, level: int, options: NavigationOptions | None = None, *, seed: int = 0, **search: Any
 ) -> Iterator[tuple[SearchDocument, str]]:
-    """Every decision of an episode and what it led to: "", "arrived", "collided" or "out of time"."""
+    """Yield every decision of an episode and what it led to: "", "arrived", "collided" or "out of time"."""
     options = options or NavigationOptions()
     start = make_levels([level], options)
     robot = start.robot
@@ -79,7 +79,7 @@ def watch_navigation(
 
 
 def _robot_at(solver: Solver, level: int, options: NavigationOptions, time: int, seed: int) -> Ints:
-    """The cell ``[2]`` in which the solver makes its decision number ``time`` (from 0)."""
+    """Return the cell ``[2]`` in which the solver makes its decision number ``time`` (from 0)."""
     decisions = min(time + 1, options.max_steps)
     cells = trace_navigation(solver, level, replace(options, max_steps=decisions), seed)
     if len(cells) <= time + 1:
@@ -99,7 +99,7 @@ def describe_hall(
     source: Source | None = None,
     **search: Any,
 ) -> SearchDocument:
-    """The search on any grid: ``walls [H, W]``, ``goal [2]`` and ``robot [2]`` (row, column)."""
+    """Describe the search on any grid: ``walls [H, W]``, ``goal [2]`` and ``robot [2]`` (row, column)."""
     walls, goal, robot = np.asarray(walls, dtype=bool), np.asarray(goal), np.asarray(robot)
     if walls.ndim != 2:
         raise UserError(f"walls must be a grid [H, W], got shape {list(walls.shape)}")
@@ -117,7 +117,7 @@ def describe_hall(
 
 
 def search_again(solver: Solver, document: SearchDocument, *, seed: int = 0, **search: Any) -> SearchDocument:
-    """The search of a solver in the hall of a document, at the same level and time if it names them."""
+    """Search with a solver in the hall of a document, at the same level and time if it names them."""
     scene, source = document["scene"], document["source"]
     if scene is None or scene["kind"] != "grid":
         raise UserError("the document holds no hall to search anew: give the observation as .npy")
@@ -130,7 +130,7 @@ def search_again(solver: Solver, document: SearchDocument, *, seed: int = 0, **s
 
 
 def describe_observation(solver: Solver, path: Path, *, seed: int = 0, **search: Any) -> SearchDocument:
-    """The search on an observation saved as ``.npy``; one that shows a hall is described as a hall."""
+    """Return the search on an observation saved as ``.npy``; one that shows a hall is described as a hall."""
     observation = read_array(path, MAX_BYTES)
     shape = solver.observation_shape
     if observation.shape != shape:
@@ -142,7 +142,7 @@ def describe_observation(solver: Solver, path: Path, *, seed: int = 0, **search:
 
 
 def _shows_hall(observation: NDArray[Any]) -> bool:
-    """Whether these are Navigation's planes ``[3, H, W]``: walls, and one goal and robot off them."""
+    """Tell whether these are Navigation's planes ``[3, H, W]``: walls, and one goal and robot off them."""
     if observation.ndim != 3 or len(observation) != 3 or not np.isin(observation, (0, 1)).all():
         return False
     walls, goal, robot = observation
@@ -167,7 +167,7 @@ def _hall(walls: Bools, goal: Ints, robot: Ints, document: SearchDocument) -> Gr
 
 
 def _walk(walls: Bools, robot: Ints, nodes: list[Node]) -> tuple[list[list[int]], list[int]]:
-    """Where the true moves lead by each node's actions, and the nodes whose path runs into a wall."""
+    """Return where the true moves lead by each node's actions, and the nodes whose path runs into a wall."""
     cells, blocked = np.tile(robot, (len(nodes), 1)), np.zeros(len(nodes), dtype=bool)
     for n, node in enumerate(nodes[1:], 1):
         parent, action = node["parent"], node["action"]

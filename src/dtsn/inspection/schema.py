@@ -69,7 +69,7 @@ def _literal(allowed: tuple[Any, ...]) -> Check:
 
 
 def _union(kinds: tuple[Any, ...]) -> Check:
-    """Null if it is among the kinds; of several TypedDicts the one whose ``kind`` the value names."""
+    """Check null if it is among the kinds; of several TypedDicts the one whose ``kind`` the value names."""
     may_be_null = type(None) in kinds
     inner = [kind for kind in kinds if kind is not type(None)]
     checks = [_checker(kind) for kind in inner]
@@ -141,12 +141,12 @@ def _fields(kind: Any) -> Check:
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """The fields of a TypedDict, without what is said about them."""
+    """Return the fields of a TypedDict, without what is said about them."""
     return typing.get_type_hints(kind)
 
 
 def markdown_tables(kind: Any) -> str:
-    """The documentation of a TypedDict and of those inside it: a heading and a table each."""
+    """Return the documentation of a TypedDict and of those inside it: a heading and a table each."""
     waiting, done, parts = [kind], set(), []
     while waiting:
         current = waiting.pop(0)
@@ -171,7 +171,7 @@ def _nested(kind: Any) -> list[Any]:
 
 
 def _words(kinds: list[Any]) -> str:
-    """Types in a reader's words: ``list of Node``, ``number or null``."""
+    """Put types in a reader's words: ``list of Node``, ``number or null``."""
     return " or ".join(_word(kind) for kind in kinds)
 
 

@@ -21,7 +21,7 @@ ARROWS = ("→", "↓", "←", "↑")
 
 
 def title_text(document: SearchDocument) -> Text:
-    """Who searched, how, and where."""
+    """Say who searched, how, and where."""
     solver, source = document["solver"], document["source"]
     made, allowed = len(document["iterations"]), solver["iterations"]
     count = f"{made} expansions" if made == allowed else f"{made} of {allowed} expansions, then none was left"
@@ -36,7 +36,7 @@ def title_text(document: SearchDocument) -> Text:
 
 
 def q_text(document: SearchDocument) -> Text:
-    """The Q-values at the root, the best in colour."""
+    """Return the Q-values at the root, the best in colour."""
     text = Text("Q ")
     for action, (name, q) in enumerate(zip(document["actions"], document["q"], strict=True)):
         best = action == document["action"]
@@ -45,7 +45,7 @@ def q_text(document: SearchDocument) -> Text:
 
 
 def plan_text(scene: Grid) -> Text:
-    """What the best path is worth in the true hall."""
+    """Return what the best path is worth in the true hall."""
     plan, arrives = scene["plan"], ""
     if plan["blocked_at"] is not None:
         return Text(
@@ -59,7 +59,7 @@ def plan_text(scene: Grid) -> Text:
 
 
 def tree_text(document: SearchDocument, lines: int = 40) -> Tree:
-    """The search tree: all of its nodes if ``lines`` are enough for them.
+    """Return the search tree: all of its nodes if ``lines`` are enough for them.
 
     Otherwise those on the best path and, as far as there is room, those that were expanded, the earliest
     first; what is left out is counted.
@@ -87,7 +87,7 @@ def tree_text(document: SearchDocument, lines: int = 40) -> Tree:
 
 
 def hall_text(document: SearchDocument, scene: Grid, outcome: str = "") -> Text:
-    """The hall: walls, robot, goal and the way that the search plans; a cross where it meets a wall.
+    """Return the hall: walls, robot, goal and the way that the search plans; a cross where it meets a wall.
 
     With an ``outcome``, the hall after the decision, and no plan.
     """
@@ -110,7 +110,7 @@ def hall_text(document: SearchDocument, scene: Grid, outcome: str = "") -> Text:
 
 
 def _planned(document: SearchDocument, scene: Grid) -> dict[tuple[int, ...], tuple[str, str]]:
-    """The cells of the best path, as far as it can be walked."""
+    """Return the cells of the best path, as far as it can be walked."""
     cells = {}
     for n in document["best_path"][1:]:
         action, blocked = document["nodes"][n]["action"], n in scene["blocked"]
@@ -122,7 +122,7 @@ def _planned(document: SearchDocument, scene: Grid) -> dict[tuple[int, ...], tup
 
 
 def search_text(document: SearchDocument, lines: int, width: int) -> Group:
-    """All of it: side by side where the terminal is wide enough."""
+    """Return all of it: side by side where the terminal is wide enough."""
     title, tree = title_text(document), tree_text(document, lines)
     scene, legend = document["scene"], Text(TREE_LEGEND, style="dim")
     if scene is None or scene["kind"] == "picture":
@@ -195,7 +195,7 @@ def _node_text(document: SearchDocument, n: int, best: bool) -> Text:
 
 
 def _folded_text(document: SearchDocument, folded: list[int]) -> Text:
-    """How many nodes are left out below a node, and the best of their leaves."""
+    """Return how many nodes are left out below a node, and the best of their leaves."""
     nodes: list[Node] = document["nodes"]
     inside = set(folded)
     for node in nodes[1:]:  # parents come before their children

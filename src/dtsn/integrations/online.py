@@ -9,7 +9,7 @@ ITERATIONS = 5  # of a search, where the caller names no configuration: online l
 
 
 def online_config(solver: str | SolverConfig, discount: float) -> SolverConfig:
-    """The solver of this name for TD targets of this discount, or the given one if its discount is the same.
+    """Configure the solver of this name for TD targets of this discount, or check the given configuration.
 
     Online there is no conservative term (``cql = 0``): the data are the agent's own.
     """

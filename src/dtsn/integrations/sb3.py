@@ -49,11 +49,11 @@ class SolverQNetwork(BasePolicy):  # type: ignore[misc]
         )
 
     def forward(self, obs: Any) -> Tensor:
-        """Q-values ``[B, A]``: a sampled search in training, as targets a deterministic one."""
+        """Return Q-values ``[B, A]``: by a sampled search in training, as targets by a deterministic one."""
         return self.solver(self.read(obs), deterministic=not self.training)  # type: ignore[no-any-return]
 
     def read(self, obs: Any) -> Any:
-        """Observations in the form of their space: SB3 keeps single choices as columns ``[B, 1]``."""
+        """Return observations in the form of their space: SB3 keeps single choices as columns ``[B, 1]``."""
         return _read(obs, self.observation_space)
 
     def _predict(self, observation: Any, deterministic: bool = True) -> Tensor:
@@ -101,7 +101,7 @@ class SolverPolicy(DQNPolicy):  # type: ignore[misc]
         )
 
     def make_q_net(self) -> SolverQNetwork:
-        """A Q-network with fresh weights."""
+        """Make a Q-network with fresh weights."""
         network = SolverQNetwork(
             self.observation_space,
             self.action_space,

@@ -43,7 +43,7 @@ class QValues(nn.Module):
         self.solver = solver
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Observations ``[..., *shape]`` -> Q-values ``[..., A]``."""
+        """Map observations ``[..., *shape]`` to Q-values ``[..., A]``."""
         drawn = exploration_type() == ExplorationType.RANDOM
         q_values: Tensor = self.solver(observation, deterministic=not drawn)
         return q_values
@@ -59,7 +59,7 @@ def make_actor(
     encoder: nn.Module | None = None,
     seed: int | None = None,
 ) -> tuple[Solver, QValueActor]:
-    """A solver for an environment's specs, and the actor that reads its actions from the Q-values.
+    """Make a solver for an environment's specs, and the actor that reads its actions from the Q-values.
 
     ``solver`` may be one that you made; otherwise ``network``, ``encoder`` and ``seed`` are those of
     ``Solver.create``, and ``discount`` is that of the search.
@@ -74,7 +74,7 @@ def make_actor(
 
 
 def _space(spec: Any) -> gymnasium.spaces.Box:
-    """The Box of an observation's spec; unbounded where the spec does not say."""
+    """Return the Box of an observation's spec; unbounded where the spec does not say."""
     limits = getattr(spec, "space", None)
     low, high = (getattr(limits, name, None) for name in ("low", "high"))
     dtype = torch.zeros((), dtype=spec.dtype).numpy().dtype.type
@@ -109,7 +109,7 @@ class DTSNLoss(DQNLoss):  # type: ignore[misc]
 
     @dispatch  # type: ignore[untyped-decorator]
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """The loss of transitions of any batch shape; terms of the loss beside it, for logs."""
+        """Return the loss of transitions of any batch shape; terms of the loss beside it, for logs."""
         keys, rows = self.tensor_keys, tensordict.reshape(-1)
         if STEPS in tensordict:
             raise UserError(

@@ -43,7 +43,7 @@ def make_world_model(
     config: NetworkConfig,
     encoder: nn.Module | None = None,
 ) -> WorldModel:
-    """The world model for an observation space: encoder by ``config`` or yours, heads to fit its latents."""
+    """Make the world model for an observation space: encoder by ``config`` or yours, heads to fit it."""
     if config.encoder == "maps" and encoder is None:
         return _map_world_model(observation_space, num_actions, config)
     if config.termination:
@@ -74,7 +74,7 @@ def make_world_model(
 
 
 def _map_world_model(space: gymnasium.Space[Any], num_actions: int, config: NetworkConfig) -> MapWorldModel:
-    """The world model of :mod:`dtsn.models.maps`."""
+    """Return the world model of :mod:`dtsn.models.maps`."""
     shape = space.shape if isinstance(space, gymnasium.spaces.Box) else None
     if shape is None or len(shape) != 3 or shape[0] < 3 or has_channels_last(shape, config.channels):
         raise UserError(f"encoder 'maps' reads planes [walls, goal, robot, ...] × H × W, got {space}")
@@ -95,7 +95,7 @@ def _map_world_model(space: gymnasium.Space[Any], num_actions: int, config: Netw
 
 
 def _latent_shape(space: gymnasium.Space[Any], config: NetworkConfig) -> tuple[int, ...]:
-    """Of the encoder that ``config`` names: a map as large as the planes, or a vector."""
+    """Return the latent's shape by the encoder's name: a map as large as the planes, or a vector."""
     if not config.spatial:
         return (config.latent,)
     rows = slice(0, 2) if has_channels_last(space.shape, config.channels) else slice(1, 3)
@@ -103,7 +103,7 @@ def _latent_shape(space: gymnasium.Space[Any], config: NetworkConfig) -> tuple[i
 
 
 def found_latent_shape(encoder: nn.Module, space: gymnasium.Space[Any]) -> tuple[int, ...]:
-    """The shape of an encoder's latents, found by running it on two observations of the space."""
+    """Return the shape of an encoder's latents, found by running it on two observations of the space."""
     observation = sample_batch(space, 2)
     training = {module: module.training for module in encoder.modules()}
     encoder.eval()  # running statistics must not see made-up observations
@@ -123,7 +123,7 @@ def found_latent_shape(encoder: nn.Module, space: gymnasium.Space[Any]) -> tuple
 
 
 def make_encoder(space: gymnasium.Space[Any], config: NetworkConfig) -> nn.Module:
-    """The encoder ``config`` names; ``auto`` goes by the observation space."""
+    """Make the encoder ``config`` names; ``auto`` goes by the observation space."""
     if isinstance(space, gymnasium.spaces.Box):
         encoder = _box_encoder(space, config)
     elif config.encoder in ("auto", "mlp") and not config.spatial:
@@ -152,7 +152,7 @@ def _box_encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Modul
 
 
 def _encoder_name(space: gymnasium.spaces.Box, config: NetworkConfig) -> EncoderName:
-    """The encoder that ``auto`` stands for, or the named one if it can read the shape."""
+    """Return the encoder that ``auto`` stands for, or the named one if it can read the shape."""
     shape, name = space.shape, config.encoder
     if name not in get_args(EncoderName):
         raise UserError(f"encoder must be one of {', '.join(get_args(EncoderName))}, got {name!r}")
@@ -181,7 +181,7 @@ def _encoder_name(space: gymnasium.spaces.Box, config: NetworkConfig) -> Encoder
 def _plane_encoder(
     name: EncoderName, shape: tuple[int, ...], space: gymnasium.spaces.Box, config: NetworkConfig
 ) -> nn.Module:
-    """An encoder of planes or frames ``[C, H, W]``."""
+    """Return an encoder of planes or frames ``[C, H, W]``."""
     match name:
         case "grid" if config.spatial:
             return MapEncoder(shape[0], config.hidden, config.latent)

@@ -17,7 +17,7 @@ class VectorEncoder(nn.Module):
         self.first, self.last = nn.Linear(size, hidden), nn.Linear(hidden, latent)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Vectors ``[B, D]`` -> ``u [B, latent]``."""
+        """Map vectors ``[B, D]`` to ``u [B, latent]``."""
         out: Tensor = self.last(torch.relu(self.first(observation.to(self.first.weight.dtype))))
         return out
 
@@ -55,7 +55,7 @@ class GridEncoder(nn.Module):
         self.register_buffer("coarse", coordinates(-(-height // 2), -(-width // 2)), persistent=False)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Planes ``[B, C, H, W]`` -> ``u [B, latent]``."""
+        """Map planes ``[B, C, H, W]`` to ``u [B, latent]``."""
         fine, coarse = (c.expand(observation.shape[0], -1, -1, -1) for c in (self.fine, self.coarse))  # type: ignore[operator]
         planes = observation.to(fine.dtype)
         # Channels last is the layout in which these narrow convolutions are fastest on a CPU.
@@ -74,12 +74,12 @@ class GridEncoder(nn.Module):
 
 
 def _peak(maps: Tensor) -> Tensor:
-    """``[B, C, H, W] -> [B, C]``: the rectified maximum over cells."""
+    """Take the rectified maximum over cells: ``[B, C, H, W] -> [B, C]``."""
     return torch.relu(maps.flatten(2).max(2).values)
 
 
 def _read(planes: Tensor, features: Tensor) -> Tensor:
-    """Features ``[B, F, H, W]`` at each plane's mark -> ``[B, F·C]``; 0 for a plane without a single mark."""
+    """Read features ``[B, F, H, W]`` at each plane's mark, ``[B, F·C]``; 0 for one without a single mark."""
     marks = planes.flatten(2)  # [B, C, H·W]
     points = marks.sum(2) == 1
     where = marks.argmax(2)[:, None].expand(-1, features.shape[1], -1)  # [B, F, C]
@@ -104,7 +104,7 @@ class MapEncoder(nn.Module):
         )
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Planes ``[B, C, H, W]`` -> ``u [B, latent, H, W]``."""
+        """Map planes ``[B, C, H, W]`` to ``u [B, latent, H, W]``."""
         maps: Tensor = self.first(observation.to(self.first.weight.dtype))
         for block in self.blocks:
             maps = maps + block(maps)
@@ -128,7 +128,7 @@ class NatureEncoder(nn.Module):
         self.last = nn.Linear(_features(self.trunk, shape), latent)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Frames ``[B, C, H, W]`` -> ``u [B, latent]``."""
+        """Map frames ``[B, C, H, W]`` to ``u [B, latent]``."""
         out: Tensor = self.last(self.trunk(_unit(observation, self.last.weight.dtype, self.divisor)))
         return out
 
@@ -167,7 +167,7 @@ class ImpalaEncoder(nn.Module):
         self.last = nn.Linear(_features(self.trunk, shape), latent)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Frames ``[B, C, H, W]`` -> ``u [B, latent]``."""
+        """Map frames ``[B, C, H, W]`` to ``u [B, latent]``."""
         frames = _unit(observation, self.last.weight.dtype, self.divisor)
         # The layout in which these convolutions are fastest on a CPU, by far when acting.
         out: Tensor = self.last(self.trunk(frames.contiguous(memory_format=torch.channels_last)))
@@ -186,7 +186,7 @@ class _Residual(nn.Module):
 
 
 def _unit(observation: Tensor, dtype: torch.dtype, divisor: float | None) -> Tensor:
-    """Frames divided by ``divisor``; by 255 if they are bytes and nothing else is said."""
+    """Divide frames by ``divisor``; by 255 if they are bytes and nothing else is said."""
     if divisor is None:
         divisor = 255 if observation.dtype == torch.uint8 else 1
     frames = observation.to(dtype)
@@ -194,7 +194,7 @@ def _unit(observation: Tensor, dtype: torch.dtype, divisor: float | None) -> Ten
 
 
 def _features(trunk: nn.Module, shape: tuple[int, ...]) -> int:
-    """How many features a trunk makes of frames of this shape."""
+    """Return how many features a trunk makes of frames of this shape."""
     with torch.no_grad():
         try:
             return int(trunk(torch.zeros(1, *shape)).shape[1])
@@ -210,7 +210,7 @@ class ChannelsFirst(nn.Module):
         self.encoder = encoder
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Observations ``[B, H, W, C]`` -> ``u``."""
+        """Map observations ``[B, H, W, C]`` to ``u``."""
         latent: Tensor = self.encoder(observation.movedim(-1, 1))
         return latent
 
@@ -223,7 +223,7 @@ class LowPrecision(nn.Module):
         self.encoder = encoder
 
     def forward(self, observation: Observation) -> Tensor:
-        """Observations -> ``u`` in the parameters' precision."""
+        """Map observations to ``u`` in the parameters' precision."""
         like = next(self.parameters())
         with torch.autocast(like.device.type, torch.bfloat16):
             latent: Tensor = self.encoder(observation)
@@ -231,6 +231,6 @@ class LowPrecision(nn.Module):
 
 
 def coordinates(height: int, width: int) -> Tensor:
-    """``[2, H, W]`` row and column of every cell, from −1 to 1."""
+    """Return row and column of every cell, from −1 to 1, ``[2, H, W]``."""
     rows, columns = torch.linspace(-1, 1, height), torch.linspace(-1, 1, width)
     return torch.stack(torch.meshgrid(rows, columns, indexing="ij"))

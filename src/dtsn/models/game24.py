@@ -69,7 +69,7 @@ class Game24Value(nn.Module):
         nn.init.constant_(last.bias, -1.0)  # most states lead nowhere
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B]`` -> values ``[B]``."""
+        """Map states ``[B]`` to values ``[B]``."""
         slots = self.slots[state]  # [B, 5]
         seen = torch.cat([self.number(self.bucket[slots]), self.features[slots]], -1)
         logit: Tensor = self.net(torch.cat([seen.flatten(1), self.phase(self.kind[state])], 1))
@@ -88,13 +88,13 @@ class LookUp(nn.Module):
     @classmethod
     @torch.no_grad()
     def of(cls, value: nn.Module, states: int, at_once: int = 16384) -> LookUp:
-        """The values that a module gives to states 0 … S − 1."""
+        """Return the values that a module gives to states 0 … S − 1."""
         device = next(value.parameters()).device
         parts = torch.split(torch.arange(states, device=device), at_once)
         return cls(torch.cat([value(part) for part in parts]))
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B]`` -> values ``[B]``."""
+        """Map states ``[B]`` to values ``[B]``."""
         return self.values[state]
 
 
@@ -104,7 +104,7 @@ def _last_bucket() -> int:
 
 
 def _buckets(amount: Float64s) -> Array:
-    """``[V]`` the embedding of each number."""
+    """Return the embedding of each number, ``[V]``."""
     low, high = WHOLE
     first = high - low + 1
     whole = np.where(amount < low, first, np.where(amount > high, first + 1, amount - low))
@@ -114,7 +114,7 @@ def _buckets(amount: Float64s) -> Array:
 
 
 def _features(amount: Float64s) -> Float64s:
-    """``[V, 5]`` sizes of each number, and beside 24."""
+    """Return sizes of each number, and beside 24, ``[V, 5]``."""
     inverse = 24 / np.where(amount == 0, np.inf, amount)
     columns = (
         np.clip(amount / 24, -4, 4),

@@ -27,7 +27,7 @@ class ActionMLP(nn.Module):
         self.last = nn.Linear(hidden, out)
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, D]`` -> ``[B, A, out]``."""
+        """Map states ``[B, D]`` to ``[B, A, out]``."""
         shared = functional.linear(state, self.weight)  # [B, hidden]
         mixed = (shared.unsqueeze(1) + self.action_bias).relu_()  # [B, A, hidden]
         # As a matrix: the bias joins the product, which it does not for three dimensions.
@@ -43,7 +43,7 @@ class RewardMLP(nn.Module):
         self.first, self.last = nn.Linear(latent, hidden), nn.Linear(hidden, num_actions)
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, D]`` -> rewards ``[B, A]``."""
+        """Map states ``[B, D]`` to rewards ``[B, A]``."""
         reward: Tensor = self.last(self.first(state).relu_())
         return reward
 
@@ -56,7 +56,7 @@ class ValueMLP(nn.Module):
         self.first, self.last, self.scale = nn.Linear(latent, hidden), nn.Linear(hidden, 1), scale
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, D]`` -> values ``[B]``."""
+        """Map states ``[B, D]`` to values ``[B]``."""
         value: Tensor = self.last(self.first(state).relu_()).squeeze(-1)
         return value if self.scale == 1 else value * self.scale
 
@@ -71,7 +71,7 @@ class MapTransition(nn.Module):
         self.last = nn.Conv2d(hidden, channels, 3, padding=1)
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, C, H, W]`` -> changes ``[B, A, C, H, W]``."""
+        """Map states ``[B, C, H, W]`` to changes ``[B, A, C, H, W]``."""
         mixed = torch.relu(self.shared(state).unsqueeze(1) + self.action_bias[:, :, None, None])
         return self.last(mixed.flatten(0, 1)).unflatten(0, mixed.shape[:2])  # type: ignore[no-any-return]
 
@@ -89,7 +89,7 @@ class MapHead(nn.Module):
         self.register_buffer("coordinates", coordinates(*size), persistent=False)
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, C, H, W]`` -> ``[B, out]``, or ``[B]`` for a scalar."""
+        """Map states ``[B, C, H, W]`` to ``[B, out]``, or ``[B]`` for a scalar."""
         where = self.coordinates.to(state.dtype).expand(state.shape[0], -1, -1, -1)  # type: ignore[operator]
         pooled = torch.relu(self.cells(torch.cat([state, where], 1))).amax((2, 3))
         out: Tensor = self.last(pooled) * self.scale

@@ -66,7 +66,7 @@ class KnownModel(nn.Module):
         return frozenset({"transition"} | rewards)
 
     def encode(self, observation: Observation) -> Tensor:
-        """Observations ``[B, ...]`` -> states ``[B, *state]``."""
+        """Map observations ``[B, ...]`` to states ``[B, *state]``."""
         if self._encode is None:
             if not isinstance(observation, Tensor):
                 raise UserError("encode must be given for observations of a Dict or Tuple space, got none")
@@ -79,7 +79,7 @@ class KnownModel(nn.Module):
         return state
 
     def expand(self, state: Tensor) -> Expansion:
-        """States ``[B, *state]`` -> children ``[B, A, *state]``, rewards ``[B, A]`` and masks."""
+        """Map states ``[B, *state]`` to children ``[B, A, *state]``, rewards ``[B, A]`` and masks."""
         told = self.rules(state if self.arrays == "torch" else _to_numpy(state))
         if not isinstance(told, Sequence) or not 2 <= len(told) <= 4:
             got = f"{len(told)} values" if isinstance(told, Sequence) else type(told).__name__
@@ -101,14 +101,14 @@ class KnownModel(nn.Module):
         return Expansion(children, rewards, valid, terminal)
 
     def value(self, state: Tensor) -> Tensor:
-        """States ``[B, *state]`` -> values ``[B]``."""
+        """Map states ``[B, *state]`` to values ``[B]``."""
         value: Tensor = self.value_head(state)
         if value.shape not in ((len(state),), (len(state), 1)):
             raise UserError(f"value module must return shape [{len(state)}], got {list(value.shape)}")
         return value.view(-1)
 
     def key(self, state: Tensor) -> Tensor:
-        """States ``[n, *state]`` -> int64 ``[n]``: which of them are the same."""
+        """Map states ``[n, *state]`` to int64 ``[n]``, equal where the states are the same."""
         if self._key is not None:
             return self._key(state)
         if state.dim() != 1 or state.is_floating_point():
@@ -189,7 +189,7 @@ class TableRules(nn.Module):
         self.register_buffer("terminal", terminal, persistent=False)
 
     def forward(self, state: Tensor) -> Expansion:
-        """States ``[B]`` -> what the tables say of them."""
+        """Look states ``[B]`` up in the tables."""
         tables = (self.next_state, self.reward, self.valid, self.terminal)
         return Expansion(*(None if t is None else t.index_select(0, state) for t in tables))  # type: ignore
 
@@ -224,7 +224,7 @@ class StateMLP(nn.Module):
         )
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, *state]`` -> values ``[B]``."""
+        """Map states ``[B, *state]`` to values ``[B]``."""
         value: Tensor = self.net(state)
         return self.scale * value.squeeze(1)
 

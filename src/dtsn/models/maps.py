@@ -47,7 +47,7 @@ class EgocentricEncoder(nn.Module):
         self.register_buffer("window", window.flatten(), persistent=False)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Planes ``[B, C, H, W]`` -> ``u [B, K² + 2]``."""
+        """Map planes ``[B, C, H, W]`` to ``u [B, K² + 2]``."""
         width = self.size[1]
         walls = observation[:, WALLS].to(self.gain.dtype)
         robot, goal = (observation[:, plane].flatten(1).float().argmax(1) for plane in (ROBOT, GOAL))
@@ -78,7 +78,7 @@ class MoveTransition(nn.Module):
         self.register_buffer("taps", taps.transpose(0, 1).reshape(9, -1).contiguous(), persistent=False)
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, K² + 2]`` -> changes ``[B, A, K² + 2]``."""
+        """Map states ``[B, K² + 2]`` to changes ``[B, A, K² + 2]``."""
         actions, cells = len(self.weight), state.shape[1] - 2
         matrix = (8 * self.weight @ self.taps).view(actions, cells, cells)
         around = state[:, :cells].expand(actions, -1, -1)
@@ -99,7 +99,7 @@ class EnteredCellReward(nn.Module):
         self.register_buffer("entered", _cells(moves, crop), persistent=False)
 
     def forward(self, state: Tensor) -> Tensor:
-        """States ``[B, K² + 2]`` -> rewards ``[B, A]``."""
+        """Map states ``[B, K² + 2]`` to rewards ``[B, A]``."""
         out: Tensor = GAIN * self.net(state[:, self.entered, None]).squeeze(2)
         return out.sign() * out.abs().clamp(max=LARGEST).expm1()
 
@@ -116,7 +116,7 @@ class AdditiveValue(nn.Module):
         _start_at(self.goal, -1.0)
 
     def forward(self, view: Tensor, offset: Tensor) -> Tensor:
-        """Cells around ``[B, 8]`` and offsets ``[B, 2]`` -> values ``[B]``."""
+        """Map cells around ``[B, 8]`` and offsets ``[B, 2]`` to values ``[B]``."""
         value: Tensor = self.goal(offset / FAR) + self.view(view)
         return self.scale * value.squeeze(1)
 
@@ -130,7 +130,7 @@ class JointValue(nn.Module):
         _start_at(self.net, -1.0)
 
     def forward(self, view: Tensor, offset: Tensor) -> Tensor:
-        """Cells around ``[B, 8]`` and offsets ``[B, 2]`` -> values ``[B]``."""
+        """Map cells around ``[B, 8]`` and offsets ``[B, 2]`` to values ``[B]``."""
         value: Tensor = self.net(torch.cat([view, offset / FAR], 1))
         return self.scale * value.squeeze(1)
 
@@ -144,7 +144,7 @@ class GoalTermination(nn.Module):
         _start_at(self.net, -0.7, 0.1)
 
     def forward(self, offset: Tensor) -> Tensor:
-        """Offsets ``[B, 2]`` -> logits ``[B]``."""
+        """Map offsets ``[B, 2]`` to logits ``[B]``."""
         logit: Tensor = self.net(offset)
         return 3 * logit.squeeze(1)
 
@@ -164,27 +164,27 @@ class MapWorldModel(WorldModel):
         self.register_buffer("around", _cells(AROUND, CROP), persistent=False)
 
     def state(self, latent: Tensor) -> Tensor:
-        """``u [..., K² + 2]`` -> ``h``: the map squashed, the offset as it is."""
+        """Map ``u [..., K² + 2]`` to ``h``: the map squashed, the offset as it is."""
         return torch.cat([latent[..., :-2].tanh(), latent[..., -2:]], -1)
 
     def value(self, latent: Tensor) -> Tensor:
-        """``u [B, K² + 2]`` -> values ``[B]``."""
+        """Map ``u [B, K² + 2]`` to values ``[B]``."""
         return self.value_head(latent[:, self.around].tanh(), latent[:, -2:])  # type: ignore[no-any-return]
 
     def end_logits(self, latent: Tensor) -> Tensor:
-        """``u [B, K² + 2]`` -> logits ``[B]`` that the episode ends there."""
+        """Map ``u [B, K² + 2]`` to logits ``[B]`` that the episode ends there."""
         assert self.termination is not None
         return self.termination(latent[:, -2:])  # type: ignore[no-any-return]
 
     def key(self, latent: Tensor) -> Tensor:
-        """``u [B, K² + 2]`` -> the place as one number ``[B]`` int64: the goal's offset in whole cells."""
+        """Map ``u [B, K² + 2]`` to the place as one int64 ``[B]``: the goal's offset in whole cells."""
         cells = latent[:, -2:].detach().round().clamp(-(2**30), 2**30).long()
         return cells[:, 0] * 2**32 + cells[:, 1]
 
     def unseen(
         self, observation: Observation, generator: torch.Generator | None = None, part: Part | None = None
     ) -> Tensor:
-        """The planes ``[B, C, H, W]`` with walls drawn at random: halls that no data show."""
+        """Return the planes ``[B, C, H, W]`` with walls drawn at random: halls that no data show."""
         assert isinstance(observation, Tensor)
         drawn = observation.clone()
         walls = drawn[:, WALLS]
@@ -194,7 +194,7 @@ class MapWorldModel(WorldModel):
 
 
 def _mlp(inputs: int, hidden: int, layers: int) -> nn.Sequential:
-    """``[..., inputs] -> [..., 1]``."""
+    """Make a perceptron ``[..., inputs] -> [..., 1]``."""
     modules: list[nn.Module] = []
     for size in [inputs, *(layers - 1) * [hidden]]:
         modules += [nn.Linear(size, hidden), nn.ReLU()]
@@ -211,6 +211,6 @@ def _start_at(net: nn.Sequential, output: float, spread: float = 1.0) -> None:
 
 
 def _cells(offsets: tuple[tuple[int, int], ...], crop: int) -> Tensor:
-    """The positions ``[n]`` of cells beside the robot in a flat map."""
+    """Return the positions ``[n]`` of cells beside the robot in a flat map."""
     middle = crop // 2
     return torch.tensor([(middle + row) * crop + middle + column for row, column in offsets])

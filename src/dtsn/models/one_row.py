@@ -42,7 +42,7 @@ class Perceptrons(NamedTuple):
 
 
 def perceptrons(model: WorldModel) -> Perceptrons | None:
-    """The weights of a world model whose modules are those that the library makes for vectors, or None."""
+    """Return the weights of a world model of the modules that the library makes for vectors, else None."""
     transition, reward, value = model.transition, model.reward_head, model.value_head
     if not (
         type(transition) is ActionMLP
@@ -77,14 +77,14 @@ class OneRowModel:
 
     @classmethod
     def of(cls, model: WorldModel) -> OneRowModel | None:
-        """Of a world model, if NumPy can stand in for its modules and is faster."""
+        """Make one of a world model, if NumPy can stand in for its modules and is faster."""
         weights = perceptrons(model)
         if weights is None or weights.action.shape[0] * weights.change.size > LARGEST:
             return None
         return cls(weights)
 
     def expand(self, latent: Floats) -> tuple[Floats, Floats]:
-        """``u [1, D]`` -> ``u′ [1, A, D]`` of every action and rewards ``[1, A]``."""
+        """Map ``u [1, D]`` to ``u′ [1, A, D]`` of every action and rewards ``[1, A]``."""
         w, state = self.weights, np.tanh(latent)
         mixed = state @ w.shared.T + w.action  # [A, H]
         children = np.maximum(mixed, 0, out=mixed) @ w.change.T
@@ -93,7 +93,7 @@ class OneRowModel:
         return children[None], np.maximum(hidden, 0, out=hidden) @ w.rewards.T + w.rewards_bias
 
     def value(self, latent: Floats) -> Floats:
-        """``u [A, D]`` -> values ``[A]``."""
+        """Map ``u [A, D]`` to values ``[A]``."""
         w = self.weights
         hidden = np.tanh(latent) @ w.value.T + w.value_bias  # [A, H]
         value: Floats = np.maximum(hidden, 0, out=hidden) @ w.values[0] + w.values_bias

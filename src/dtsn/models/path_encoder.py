@@ -39,7 +39,7 @@ class CheapestPaths(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, cost: Tensor) -> Tensor:
-        """Sources and costs ``[..., H, W]`` -> values ``[..., H, W]``."""
+        """Map sources and costs ``[..., H, W]`` to values ``[..., H, W]``."""
         value = source
         for _ in range(source.shape[-1] * source.shape[-2]):  # no cheapest path visits a cell twice
             through, last, value = value - cost, value, source.clone()
@@ -52,7 +52,7 @@ class CheapestPaths(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient of the values ``[..., H, W]`` -> gradients of sources and costs."""
+        """Map the gradient of the values ``[..., H, W]`` to those of sources and costs."""
         source, cost, value = ctx.saved_tensors
         through, here = value - cost, torch.arange(value.numel(), device=value.device).view_as(value)
         onward = here.clone()  # the cell that each cell's path goes to; itself where the path ends
@@ -73,7 +73,7 @@ class CheapestPaths(torch.autograd.Function):
 
 
 def cheapest_paths(source: Tensor, cost: Tensor) -> Tensor:
-    """:class:`CheapestPaths`; a loop within the graph where one is exported."""
+    """Apply :class:`CheapestPaths`, or a loop within the graph where one is exported."""
     if not torch.compiler.is_exporting():
         paths: Tensor = CheapestPaths.apply(source, cost)  # type: ignore[no-untyped-call]
         return paths
@@ -119,7 +119,7 @@ class PathEncoder(nn.Module):
         self.register_buffer("square", square.flatten(), persistent=False)  # [9] cells of the padded map
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Planes ``[B, C, H, W]`` -> ``u [B, latent]``."""
+        """Map planes ``[B, C, H, W]`` to ``u [B, latent]``."""
         planes = observation.to(self.near.weight.dtype)
         near = torch.relu(self.near(planes))  # [B, F, H, W]
         points = planes.sum((2, 3)) == 1  # [B, C]
@@ -134,7 +134,7 @@ class PathEncoder(nn.Module):
         return out
 
     def _cost(self, near: Tensor, planes: Tensor) -> Tensor:
-        """Of entering each cell ``[B, K, H, W]``, by its looks ``[B, F, H, W]`` and ``[B, C, H, W]``.
+        """Price entering each cell ``[B, K, H, W]`` by its looks ``[B, F, H, W]`` and ``[B, C, H, W]``.
 
         Normalised over the map. What stands out, as walls do, then costs far more than the longest detour.
         Trained without this, walls cost just what the detours of the data ask for: the first longer one,
@@ -145,7 +145,7 @@ class PathEncoder(nn.Module):
         return FREE_COST * torch.exp(relative.clamp(*self.bounds))
 
     def _ways(self, paths: Tensor, cost: Tensor, where: Tensor) -> Tensor:
-        """Paths, costs ``[B, N, H, W]`` at cells ``[B, C]`` -> by way of 9, and here ``[B, 10·N, C]``."""
+        """Read paths, costs ``[B, N, H, W]`` at cells ``[B, C]``: by way of 9, and here ``[B, 10·N, C]``."""
         width = paths.shape[-1]
         corner = where // width * (width + 2) + where % width  # of the square, in the padded map
         by_way = functional.pad(paths - cost, (1, 1, 1, 1), value=UNREACHED)
@@ -158,12 +158,12 @@ class PathEncoder(nn.Module):
 
 
 def _pairs(source: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
-    """Sources ``[B, C, H, W]`` and costs ``[B, K, H, W]`` -> all pairs ``[B, C·K, H, W]``."""
+    """Pair all sources ``[B, C, H, W]`` with all costs ``[B, K, H, W]``: ``[B, C·K, H, W]``."""
     shape = (source.shape[0], source.shape[1], cost.shape[1], *source.shape[2:])
     pairs = source[:, :, None].expand(shape), cost[:, None].expand(shape)
     return pairs[0].flatten(1, 2), pairs[1].flatten(1, 2)
 
 
 def _at(maps: Tensor, cells: Tensor) -> Tensor:
-    """Maps ``[B, N, H, W]`` at flat cells ``[B, C]`` -> ``[B, N, C]``."""
+    """Read maps ``[B, N, H, W]`` at flat cells ``[B, C]``: ``[B, N, C]``."""
     return maps.flatten(2).gather(2, cells[:, None].expand(-1, maps.shape[1], -1))

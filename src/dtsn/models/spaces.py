@@ -22,7 +22,7 @@ BYTE = 255.0  # the largest value of a frame that is to be scaled
 
 
 def content(space: spaces.Box) -> Content:
-    """What ``[C, H, W]`` arrays hold, by dtype and bounds: 0/1 planes, frames, or neither for certain.
+    """Return what ``[C, H, W]`` arrays hold, by dtype and bounds: 0/1 planes, frames, or neither for certain.
 
     Whole numbers in 0..1 are planes. Frames are floats within [−1, 1], or any numbers in 0..255.
     """
@@ -33,19 +33,19 @@ def content(space: spaces.Box) -> Content:
 
 
 def is_bytes(space: spaces.Box) -> bool:
-    """Whether values go up to 255, whatever their dtype."""
+    """Tell whether values go up to 255, whatever their dtype."""
     return _within(space, 0, BYTE) and bool((space.high == BYTE).all())
 
 
 def divisor(space: spaces.Box) -> float | None:
-    """What frames are divided by; None where the bounds do not say, and uint8 is then divided by 255."""
+    """Return what frames are divided by; None where bounds do not say, and uint8 is then divided by 255."""
     if is_bytes(space):
         return BYTE
     return 1.0 if _within(space, -1, 1) else None
 
 
 def has_channels_last(shape: tuple[int, ...], channels: Channels) -> bool:
-    """Whether arrays are ``[H, W, C]``: by the side that a square leaves over, else by the smallest side."""
+    """Tell whether arrays are ``[H, W, C]``: by the side that a square leaves over, else the smallest."""
     if channels != "auto":
         return channels == "last"
     first, middle, last = shape
@@ -60,7 +60,7 @@ def has_channels_last(shape: tuple[int, ...], channels: Channels) -> bool:
 
 
 def flat_size(space: gymnasium.Space[Any]) -> int:
-    """The length of an observation's vector."""
+    """Return the length of an observation's vector."""
     match space:
         case spaces.Discrete():
             return int(space.n)
@@ -78,7 +78,7 @@ def flat_size(space: gymnasium.Space[Any]) -> int:
 
 
 def parts(space: spaces.Dict | spaces.Tuple) -> list[tuple[Any, gymnasium.Space[Any]]]:
-    """``(key, space)`` of what a composite space consists of, in Gymnasium's order."""
+    """List ``(key, space)`` of what a composite space consists of, in Gymnasium's order."""
     return list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
 
 
@@ -94,7 +94,7 @@ class Flatten(nn.Module):
         self.register_buffer("like", torch.zeros(()), persistent=False)  # the dtype to answer in
 
     def forward(self, observation: Observation) -> Tensor:
-        """Observations with one leading dimension -> ``[B, D]``."""
+        """Flatten observations with one leading dimension to ``[B, D]``."""
         return self._flat(self.space, observation)
 
     def _flat(self, space: gymnasium.Space[Any], observation: Any) -> Tensor:
@@ -116,7 +116,7 @@ class Flatten(nn.Module):
 
 
 def sample_batch(space: gymnasium.Space[Any], size: int) -> Observation:
-    """Observations with one leading dimension, to try a module on; leaves the space's generator alone."""
+    """Draw observations with one leading dimension, to try a module on; leave the space's generator alone."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         found = [(key, sample_batch(part, size)) for key, part in parts(space)]
         return dict(found) if isinstance(space, spaces.Dict) else tuple(part for _, part in found)

@@ -57,7 +57,7 @@ class WorldModel(nn.Module):
         return frozenset()
 
     def encode(self, observation: Observation) -> Tensor:
-        """Observations ``[B, ...]`` (of a Dict or Tuple space: a structure of them) -> ``u [B, *latent]``."""
+        """Map observations ``[B, ...]`` (of a Dict or Tuple space: a structure) to ``u [B, *latent]``."""
         latent: Tensor = self.encoder(observation)
         rows = observation.shape[0] if isinstance(observation, Tensor) else latent.shape[0]
         if self.latent_shape is not None:
@@ -67,11 +67,11 @@ class WorldModel(nn.Module):
         return latent
 
     def state(self, latent: Tensor) -> Tensor:
-        """``u [..., *latent]`` -> the state ``h`` that the modules read."""
+        """Map ``u [..., *latent]`` to the state ``h`` that the modules read."""
         return latent.tanh()
 
     def expand(self, latent: Tensor) -> tuple[Tensor, Tensor] | Expansion:
-        """``u [B, *latent]`` -> ``u′ [B, A, *latent]`` of every action and rewards ``[B, A]``.
+        """Map ``u [B, *latent]`` to ``u′ [B, A, *latent]`` of every action and rewards ``[B, A]``.
 
         With a termination module, also how likely each child is an end.
         """
@@ -88,20 +88,20 @@ class WorldModel(nn.Module):
         return Expansion(children, reward, terminal=ends)
 
     def end_logits(self, latent: Tensor) -> Tensor:
-        """``u [B, *latent]`` -> logits ``[B]`` that the episode ends there."""
+        """Map ``u [B, *latent]`` to logits ``[B]`` that the episode ends there."""
         assert self.termination is not None
         logits: Tensor = self.termination(self.state(latent))
         _check_shape("termination", logits, (latent.shape[0],))
         return logits
 
     def value(self, latent: Tensor) -> Tensor:
-        """``u [B, *latent]`` -> values ``[B]``."""
+        """Map ``u [B, *latent]`` to values ``[B]``."""
         value: Tensor = self.value_head(self.state(latent))
         _check_shape("value", value, (latent.shape[0],))
         return value
 
     def for_one_row(self) -> OneRowModel | None:
-        """The same on arrays, for a search of one row without gradient; None where torch is as good."""
+        """Return the same on arrays, for a one-row search without gradient; None where torch is as good."""
         if type(self) is not WorldModel or not vars(self).keys().isdisjoint(("expand", "value", "state")):
             return None  # somebody's own methods
         return OneRowModel.of(self)
@@ -109,7 +109,7 @@ class WorldModel(nn.Module):
 
 @torch.no_grad()
 def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
-    """θ′ ← α θ′ + (1 − α) θ for the target encoder; buffers are copied."""
+    """Set θ′ ← α θ′ + (1 − α) θ for the target encoder; buffers are copied."""
     if [p.shape for p in average.parameters()] != [p.shape for p in module.parameters()]:
         raise UserError(
             "the encoder is not the one that the target encoder was copied from: "

@@ -69,7 +69,7 @@ class LocalProcesses:
 
 
 def outcome(job: Job, code: int) -> str:
-    """How a job ended whose program did so with this code."""
+    """Return how a job ended whose program did so with this code."""
     return DONE if code == 0 else f"failed, see {job.log}"
 
 

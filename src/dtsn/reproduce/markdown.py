@@ -11,19 +11,19 @@ from dtsn.storage import replace_durably
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def percent(rate: float) -> str:
-    """A share in percent, with a digit more near 0 and 1: 99.96% is not 100.0%."""
+    """Return a share in percent, with a digit more near 0 and 1: 99.96% is not 100.0%."""
     digits = 2 if 0 < min(rate, 1 - rate) < 1e-3 else 1
     return f"{100 * rate:.{digits}f}%"
 
 
 def runtime_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The paper's runtime table beside ours, from the rows of a result."""
+    """Return the paper's runtime table beside ours, from the rows of a result."""
     lines = [
         [
             row["solver"],
@@ -39,7 +39,7 @@ def runtime_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def configuration(config: Any) -> str:
-    """Every number of a configuration dataclass as a Markdown table."""
+    """Return every number of a configuration dataclass as a Markdown table."""
     return table(("Setting", "Value"), ((f"`{name}`", value) for name, value in _settings(config)))
 
 

@@ -24,7 +24,7 @@ class Recipe:
     weights_of: str = ""  # the row whose training runs it acts with; "": it is trained by itself
 
     def applied(self, base: TrainConfig) -> TrainConfig:
-        """The common configuration with what this row changes."""
+        """Return the common configuration with what this row changes."""
         weights = replace(base.solver.weights, **self.weights)
         solver = replace(base.solver, name=self.solver, weights=weights, **self.settings)
         return replace(base, solver=solver, network=replace(base.network, **self.network))

@@ -15,7 +15,7 @@ from dtsn.storage import replace_durably
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What :func:`write_record` wrote; nothing if there is no such file."""
+    """Read what :func:`write_record` wrote; nothing if there is no such file."""
     try:
         record = json.loads(path.read_text()) if path.exists() else {}
         if not isinstance(record, dict):
@@ -26,7 +26,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def write_record(path: Path, command: str, settings: Settings) -> None:
-    """The command, its settings, the version and the machine; commands that were there stay.
+    """Write the command, its settings, the version and the machine; commands that were there stay.
 
     A folder of results is often made by several calls.
     """

@@ -45,13 +45,13 @@ class Variance:
 
 
 def standard_error(successes: int, n: int) -> float:
-    """Standard error of a success rate over ``n`` independent episodes: the paper's ± ."""
+    """Return the standard error of a success rate over ``n`` independent episodes: the paper's ± ."""
     rate = successes / n
     return math.sqrt(rate * (1 - rate) / n)
 
 
 def wilson(successes: float, n: float, quantile: float = NORMAL) -> tuple[float, float]:
-    """Wilson's interval of a success rate over ``n`` independent episodes."""
+    """Return Wilson's interval of a success rate over ``n`` independent episodes."""
     if not 0 <= successes <= n or n == 0:
         raise UserError(f"successes must be from 0 to n and n above 0, got {successes} of {n}")
     rate, z2 = successes / n, quantile**2
@@ -62,7 +62,7 @@ def wilson(successes: float, n: float, quantile: float = NORMAL) -> tuple[float,
 
 
 def newcombe(a: tuple[int, int], b: tuple[int, int]) -> Estimate:
-    """Newcombe's interval of the difference of two rates, each (successes, n) of independent episodes."""
+    """Return Newcombe's interval of the difference of two rates, each (successes, n), independent."""
     (low_a, high_a), (low_b, high_b) = wilson(*a), wilson(*b)
     rate_a, rate_b = a[0] / a[1], b[0] / b[1]
     low = rate_a - rate_b - math.hypot(rate_a - low_a, high_b - rate_b)
@@ -71,7 +71,7 @@ def newcombe(a: tuple[int, int], b: tuple[int, int]) -> Estimate:
 
 
 def student(freedom: float) -> float:
-    """The two-sided 95% quantile of Student's t.
+    """Return the two-sided 95% quantile of Student's t.
 
     With ``t = sqrt(freedom) · tan θ`` its density is ``cos^(freedom − 1) θ``: one integral over angles.
     """
@@ -86,7 +86,7 @@ def student(freedom: float) -> float:
 
 
 def crossed_variance(trials: NDArray[np.floating]) -> Variance:
-    """The variance of the mean of crossed trials ``[S, L]``, for other seeds and other levels.
+    """Return the variance of the mean of crossed trials ``[S, L]``, for other seeds and other levels.
 
     By the two-way analysis of variance: the spread of the seeds' means and that of the levels' means each
     contain the noise of single episodes, which is subtracted once. A single seed says nothing about seeds.
@@ -107,7 +107,7 @@ def crossed_variance(trials: NDArray[np.floating]) -> Variance:
 
 
 def rate_interval(successes: NDArray[np.bool_]) -> Estimate:
-    """A success rate of crossed trials ``[S, L]``: Wilson's interval with the trials' effective number.
+    """Estimate a success rate of crossed trials ``[S, L]``: Wilson's interval at their effective number.
 
     The effective number of episodes is that of independent ones with the same variance. Where all succeed,
     or none, there is no variance to see: each level then counts once, however many seeds played it.
@@ -123,7 +123,7 @@ def rate_interval(successes: NDArray[np.bool_]) -> Estimate:
 
 
 def ratio_interval(part: NDArray[np.floating], whole: NDArray[np.floating]) -> Estimate:
-    """The share ``part.sum() / whole.sum()`` of crossed counts ``[S, L]``, linearised around itself."""
+    """Estimate the share ``part.sum() / whole.sum()`` of crossed counts ``[S, L]``, linearised."""
     share = float(part.sum() / whole.sum())
     half = crossed_variance((part - share * whole) / whole.mean()).half
     return Estimate(share, max(0.0, share - half), min(1.0, share + half))
@@ -132,7 +132,7 @@ def ratio_interval(part: NDArray[np.floating], whole: NDArray[np.floating]) -> E
 def difference_interval(
     a: NDArray[np.bool_], b: NDArray[np.bool_], *, same_seeds: bool, same_levels: bool
 ) -> Estimate:
-    """The difference of two success rates of crossed trials ``[S, L]``.
+    """Return the difference of two success rates of crossed trials ``[S, L]``.
 
     ``same_seeds``: row s of both is the same training run (say with more search); ``same_levels``: column l
     of both is the same level. What both share cancels.
@@ -152,13 +152,13 @@ def difference_interval(
 
 
 def _means_variance(x: Float64s, y: Float64s, paired: bool) -> list[tuple[float, float]]:
-    """Parts of the variance of ``mean(x) − mean(y)`` with their degrees of freedom."""
+    """Return the parts of the variance of ``mean(x) − mean(y)`` with their degrees of freedom."""
     samples = [x - y] if paired else [x, y]
     return [(float(s.var(ddof=1)) / len(s), len(s) - 1) for s in samples if len(s) > 1]
 
 
 def _combined(parts: Sequence[tuple[float, float]], noise: float) -> Variance:
-    """The sum of independent parts of a variance, less the noise they share; freedom by Satterthwaite."""
+    """Sum independent parts of a variance, less the noise they share; freedom by Satterthwaite."""
     total = max(sum(part for part, _ in parts) - noise, max((part for part, _ in parts), default=0.0))
     if total == 0:
         return Variance(0.0, math.inf)
@@ -172,7 +172,7 @@ def crossed_bootstrap(
     resamples: int,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Stratified percentile bootstrap over seeds and levels: the middle 95% of the statistic.
+    """Bootstrap over seeds and levels, stratified: return the middle 95% of the statistic.
 
     A group holds crossed trials ``[S, L]`` on the same L levels, which are redrawn together; the seeds of
     each trials by themselves. Few seeds are redrawn too much alike: their spread is then underestimated.

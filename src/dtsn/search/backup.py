@@ -32,7 +32,7 @@ class Timeline(NamedTuple):
         terminal: Tensor | None = None,
         alias: Tensor | None = None,
     ) -> Timeline:
-        """Of a tree in which some slots may hold no node, an end or an alias, by tables ``[B, N]``."""
+        """Make one of a tree where slots may hold no node, an end or an alias, by tables ``[B, N]``."""
         actions = (nodes - 1) // selected.shape[1]
         under = root_actions(selected, actions)
         if exists is None:
@@ -54,7 +54,7 @@ class Timeline(NamedTuple):
 
 
 def is_end(terminal: Tensor) -> Tensor:
-    """Where to stop for good: at ends, and where the episode ends more likely than not."""
+    """Return where to stop for good: at ends, and where the episode ends more likely than not."""
     return terminal if terminal.dtype == torch.bool else terminal.detach() > 0.5
 
 
@@ -67,7 +67,7 @@ def back_up(
     temperature: float,
     scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Q-values ``[B, T, A]`` and log π ``[B, T]`` from tables ``[B, N]``, differentiable in the first two.
+    """Compute Q ``[B, T, A]`` and log π ``[B, T]`` from tables ``[B, N]``, differentiable in the first two.
 
     ``path_value`` is made of ``rewards`` and ``values``; ``scale`` is γ^depth of every node, if γ ≠ 1.
     """
@@ -80,13 +80,13 @@ def back_up(
 def with_gradient(
     rewards: Tensor, values: Tensor, path_value: Tensor, timeline: Timeline, scale: Tensor | None
 ) -> Tensor:
-    """``path_value [B, N]`` as a differentiable function of the tables that it was made of."""
+    """Make ``path_value [B, N]`` a differentiable function of the tables that it was made of."""
     result: Tensor = _PathValue.apply(rewards, values, path_value, scale, timeline.slots)  # type: ignore[no-untyped-call]
     return result
 
 
 def log_policy_of(path_value: Tensor, slots: Tensor, timeline: Timeline, temperature: float) -> Tensor:
-    """``[B, T]`` log π of any open ``slots [B, T]`` before each choice; 0 at −1 and for the root.
+    """Compute log π ``[B, T]`` of any open ``slots [B, T]`` before each choice; 0 at −1 and for the root.
 
     Differentiable in ``path_value [B, N]``. Its memory is quadratic in T.
     """
@@ -104,7 +104,7 @@ def log_policy_of(path_value: Tensor, slots: Tensor, timeline: Timeline, tempera
 
 
 def final_q(path_value: Tensor, selected: list[Tensor], exists: Tensor | None = None) -> Tensor:
-    """Q-values ``[B, A]`` of the finished tree alone, without gradient: Bellman backups, youngest first.
+    """Compute Q ``[B, A]`` of the finished tree alone, without gradient: Bellman backups, youngest first.
 
     ``selected`` are T columns ``[B, 1]``.
     """
@@ -209,7 +209,7 @@ class _PathValue(torch.autograd.Function):
 
 
 def into_rewards(grad: Tensor, slots: Tensor, scale: Tensor | None) -> Tensor:
-    """The gradient of rewards ``[B, N]`` from that of the returns from the root, ``grad [B, N]``.
+    """Return the gradient of rewards ``[B, N]`` from that of the returns from the root, ``grad [B, N]``.
 
     The reward into a node is part of all returns below it: sum over subtrees, youngest first.
     """
@@ -224,14 +224,14 @@ def into_rewards(grad: Tensor, slots: Tensor, scale: Tensor | None) -> Tensor:
 
 
 def tempered(path_value: Tensor, temperature: float) -> Tensor:
-    """What the expansion policy is the softmax of (over the last dimension), safe from overflow."""
+    """Return what the expansion policy is the softmax of (over the last dimension), safe from overflow."""
     if temperature == 1:
         return path_value
     return (path_value - path_value.amax(-1, keepdim=True)) / temperature
 
 
 def counting(scores: Tensor, until: Tensor, actions: int, block: slice) -> Tensor:
-    """``scores [B, block, n]`` of the nodes made by iteration t that count ``until`` later, or −inf."""
+    """Mask ``scores [B, block, n]``: nodes made by iteration t that count ``until`` later, else −inf."""
     t = torch.arange(block.start, block.stop, device=scores.device)[:, None]
     nodes = 1 + block.stop * actions
     created = (torch.arange(nodes, device=scores.device) - 1).div(actions, rounding_mode="floor")
@@ -240,7 +240,7 @@ def counting(scores: Tensor, until: Tensor, actions: int, block: slice) -> Tenso
 
 
 def _best_leaf(leaves: Tensor, under: Tensor, actions: int, block: slice) -> Tensor:
-    """``[B, block]`` the slot of the best of ``leaves [B, block, n]`` below the root action worked under.
+    """Find the slot ``[B, block]`` of the best of ``leaves [B, block, n]`` below the action worked under.
 
     First the best siblings, then the best among them: siblings share their root action, save for the root's
     children, and of those the one worked under is no leaf.
@@ -253,7 +253,7 @@ def _best_leaf(leaves: Tensor, under: Tensor, actions: int, block: slice) -> Ten
 
 
 def _carry_forward(best: Tensor, under: Tensor, actions: int) -> Tensor:
-    """``[B, T, A]`` the best leaf of τ_t below each root action.
+    """Find the best leaf of τ_t below each root action, ``[B, T, A]``.
 
     An iteration changes only the root action it works ``under [B, T]``, to ``best [B, T]``; the others keep
     theirs. Before an action's first turn that is the root's child itself.
@@ -267,6 +267,6 @@ def _carry_forward(best: Tensor, under: Tensor, actions: int) -> Tensor:
 
 
 def blocks_of(iterations: int, elements: int) -> list[slice]:
-    """Iterations in blocks small enough for masks of so many ``elements`` an iteration."""
+    """Cut iterations into blocks small enough for masks of so many ``elements`` an iteration."""
     size = max(1, BLOCK_ELEMENTS // elements)
     return [slice(t, min(t + size, iterations)) for t in range(0, iterations, size)]

@@ -42,7 +42,7 @@ def best_first_search(
     generator: torch.Generator | None = None,
     merge: bool = False,
 ) -> SearchTree:
-    """Algorithm 1 of the paper on latents ``root [B, ...]``: T expansions, then the backup.
+    """Run Algorithm 1 of the paper on latents ``root [B, ...]``: T expansions, then the backup.
 
     Args:
         model: Expands latents and values them; may tell of invalid actions and ends (:class:`Expansion`).
@@ -193,14 +193,14 @@ def _finish(
 
 
 def _is_small(root: Tensor) -> bool:
-    """Whether to grow the tree on plain numbers: one row on the CPU and no gradient to carry."""
+    """Tell whether to grow the tree on plain numbers: one row on the CPU and no gradient to carry."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
     return root.shape[0] == 1 and root.device.type == "cpu"
 
 
 def _from_numbers(tree: single_row.RowTree, root: Children, rule: str, temperature: float) -> SearchTree:
-    """The tree as a batch of one."""
+    """Return the tree as a batch of one."""
     tables = torch.tensor(
         [tree.reward, tree.value, tree.path_value], dtype=table_dtype(root.reward)
     )  # [3, N]

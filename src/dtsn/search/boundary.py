@@ -24,7 +24,7 @@ def check_latent(root: Tensor) -> None:
 
 
 def checked_number(name: str, value: Any, low: float, high: float, wanted: str) -> float:
-    """An option that must be a plain number in [low, high]: gradients do not flow into it."""
+    """Return an option that must be a plain number in [low, high]: gradients do not flow into it."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise UserError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
     if not low <= float(value) <= high:
@@ -33,12 +33,12 @@ def checked_number(name: str, value: Any, low: float, high: float, wanted: str) 
 
 
 def checked_discount(discount: Any) -> float:
-    """γ as a plain number."""
+    """Return γ as a plain number."""
     return checked_number("discount", discount, 0, 1, "lie in [0, 1]")
 
 
 def checked_count(name: str, value: Any) -> int:
-    """An option that must be a whole number of at least 1."""
+    """Return an option that must be a whole number of at least 1."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise UserError(f"{name} must be a whole number, got {value!r} of type {type(value).__name__}")
     if value < 1:
@@ -62,7 +62,7 @@ def check_uniforms(uniforms: Tensor | None, batch: int, iterations: int) -> None
 
 
 def root_mask(invalid_actions: Any, root: Children) -> Tensor | None:
-    """``[B, A]`` the actions that the caller and the model leave valid at the root; None: all of them."""
+    """Return the actions ``[B, A]`` that caller and model leave valid at the root; None: all of them."""
     valid = root.valid
     if invalid_actions is not None:
         allowed = ~as_mask(invalid_actions, "invalid_actions", root.reward)

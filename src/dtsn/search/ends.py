@@ -12,7 +12,7 @@ from dtsn.search.model import Children, check_probabilities
 def as_counted(
     reward: Tensor, value: Tensor, missing: Tensor, terminal: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Rewards and values of children, all of one shape: 0 if they are ``missing``, no value behind ends."""
+    """Return rewards and values of children, all of one shape: 0 if ``missing``, no value behind ends."""
     if terminal is not None:
         is_bool = terminal.dtype == torch.bool
         value = value.masked_fill(terminal, 0) if is_bool else value * (1 - terminal)
@@ -20,7 +20,7 @@ def as_counted(
 
 
 def terminal_table(told: list[Tensor | None], like: list[Tensor]) -> Tensor | None:
-    """What a model told of ends side by side, ``[B, N]`` and detached, None where nothing is told at all.
+    """Join what a model told of ends, ``[B, N]`` and detached; None where nothing is told at all.
 
     Parts that are None are filled up by the shapes of ``like``.
     """
@@ -46,7 +46,7 @@ class Ends:
         self.terminal: list[Tensor | None] = [None]
 
     def add(self, children: Children, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rewards and values ``[B, A]`` as they count, and which children can never be chosen."""
+        """Return rewards and values ``[B, A]`` as they count, and which children can never be chosen."""
         reward, valid, terminal = children.reward, children.valid, children.terminal
         missing = self.stuck.expand_as(reward) if valid is None else self.stuck | ~valid
         self.exists.append(~missing)
@@ -55,7 +55,7 @@ class Ends:
         return *as_counted(reward, value, missing, terminal), shut
 
     def redirect(self, slot: Tensor, open_values: Tensor) -> Tensor:
-        """The chosen slots ``[B, 1]``, each an open one, or the newest of its row if none is left.
+        """Return the chosen slots ``[B, 1]``, each an open one, or the newest of its row if none is left.
 
         The newest slot of a stopped row is read once and by nobody else, as the gradient of reading demands.
         """
@@ -65,14 +65,14 @@ class Ends:
         return torch.where(closed, open_values.argmax(1, keepdim=True).masked_fill(self.stuck, newest), slot)
 
     def latent(self, latent: Tensor) -> Tensor:
-        """What to expand ``[B, ...]``: a stopped row expands its root once more, for nothing."""
+        """Return what to expand ``[B, ...]``: a stopped row expands its root once more, for nothing."""
         return torch.where(self.stuck.view(-1, *[1] * (latent.dim() - 1)), self.root, latent)
 
     def all_stuck(self) -> bool:
-        """Whether no row has anything left to expand."""
+        """Tell whether no row has anything left to expand."""
         return not torch.compiler.is_compiling() and bool(self.stuck.all())
 
     def tables(self, missing: int) -> tuple[Tensor, Tensor | None]:
-        """``[B, N]`` which slots hold a node, and the ends; ``missing`` iterations were not made."""
+        """Return which slots hold a node ``[B, N]``, and the ends; ``missing`` iterations were not made."""
         exists = [*self.exists, *missing * [torch.zeros_like(self.exists[-1])]]
         return torch.cat(exists, 1), terminal_table([*self.terminal, *missing * [None]], exists)

@@ -39,7 +39,7 @@ def full_expansion(
     discount: float = 1.0,
     invalid_actions: Tensor | np.ndarray | None = None,
 ) -> SearchTree:
-    """TreeQN: expand every node down to ``depth`` and back up with max; depth 1 is the plain Q-network.
+    """Expand every node down to ``depth`` and back up with max (TreeQN); depth 1 is the plain Q-network.
 
     The tree is a best-first tree whose nodes are expanded in breadth-first order, so slot ``t`` is the
     node expanded at iteration ``t`` and the slot rule holds.
@@ -90,7 +90,7 @@ def full_expansion(
 
 
 def _grow(model: LatentModel, root: Tensor, children: Children, depth: int, discount: float) -> Grown:
-    """All nodes below the root's ``children``, level by level; values are those of the last level."""
+    """Return all nodes below the root's ``children``, level by level; values are those of the last level."""
     if children.masked:
         return _grow_masked(model, root, children, depth, discount)
     batch, actions = children.reward.shape
@@ -118,7 +118,7 @@ def _grow(model: LatentModel, root: Tensor, children: Children, depth: int, disc
 
 
 def _grow_masked(model: LatentModel, root: Tensor, children: Children, depth: int, discount: float) -> Grown:
-    """The same where some nodes do not exist and some above the last level are leaves."""
+    """Return the same where some nodes do not exist and some above the last level are leaves."""
     batch, actions = children.reward.shape
     returns = torch.zeros(batch, 1, dtype=table_dtype(children.reward), device=root.device)  # [B, n]
     inner = torch.ones(batch, 1, dtype=torch.bool, device=root.device)  # [B, n]  nodes to expand
@@ -162,7 +162,7 @@ def _grow_masked(model: LatentModel, root: Tensor, children: Children, depth: in
 def _grow_in_parts(
     model: LatentModel, root: Tensor, children: Children, depth: int, discount: float, rows: int
 ) -> Grown:
-    """The same, ``rows`` rows at a time and without gradient."""
+    """Return the same, ``rows`` rows at a time and without gradient."""
     parts = []
     with torch.no_grad():
         for start in range(0, root.shape[0], rows):
@@ -176,7 +176,7 @@ def _grow_in_parts(
 def _follow(
     model: LatentModel, root: Tensor, children: Children, leaf: Tensor, depth: int, discount: float
 ) -> Tensor:
-    """Path values ``[B, A]`` of one ``leaf [B, A]`` below each root action, as :class:`Grown` counts them."""
+    """Sum path values ``[B, A]`` of one ``leaf [B, A]`` below each root action, as :class:`Grown` does."""
     batch, actions = children.reward.shape
     leaf, row = leaf.flatten(), torch.arange(batch * actions, device=leaf.device)  # [B·A]
     level_of_leaf = torch.full_like(leaf, depth)
@@ -205,11 +205,11 @@ def _follow(
 
 
 def _or_root(expandable: Tensor, latent: Tensor, root: Tensor) -> Tensor:
-    """Latents ``[B·n, ...]`` where ``expandable [B, n]`` or ``[B·n]``; the root's elsewhere, for nothing."""
+    """Keep latents ``[B·n, ...]`` where ``expandable [B, n]`` or ``[B·n]``; put the root's elsewhere."""
     roots = root.repeat_interleave(len(latent) // root.shape[0], 0)
     return torch.where(_beside(expandable, latent), latent, roots)
 
 
 def _beside(mask: Tensor, latent: Tensor) -> Tensor:
-    """A mask of rows in a shape that fits ``latent [n, ...]``."""
+    """Return a mask of rows in a shape that fits ``latent [n, ...]``."""
     return mask.reshape(-1, *[1] * (latent.dim() - 1))

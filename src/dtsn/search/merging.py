@@ -62,7 +62,7 @@ class Places:
 
 
 def key_of(model: LatentModel) -> Any:
-    """The model's ``key`` with its answers checked: latents ``[n, ...]`` -> int64 ``[n]``."""
+    """Return the model's ``key`` with its answers checked: latents ``[n, ...]`` -> int64 ``[n]``."""
     key = getattr(model, "key", None)
     if not callable(key):
         raise UserError(f"merge needs a model with key(latent), got {type(model).__name__} without it")
@@ -85,7 +85,7 @@ def merged_q(
     *,
     last: bool = False,
 ) -> Tensor:
-    """Q-values ``[B, T, A]`` (``[B, 1, A]``: of the ``last`` tree alone), differentiable in the first two."""
+    """Compute Q ``[B, T, A]`` (``[B, 1, A]``: the ``last`` tree alone), differentiable in the first two."""
     batch, iterations = timeline.slots.shape
     blocks = [slice(iterations - 1, iterations)] if last else blocks_of(iterations, batch * iterations**2)
     with torch.no_grad():
@@ -106,7 +106,7 @@ def merged_q(
 
 
 def leaf_worth(path_value: Tensor, timeline: Timeline, merging: Merging, root_action: Tensor) -> Tensor:
-    """``[B, N]`` what each leaf and alias of the finished trees counts; −inf for other nodes."""
+    """Compute what each leaf and alias of the finished trees counts, ``[B, N]``; −inf for other nodes."""
     iterations = timeline.slots.shape[1]
     worth, last_resort, value = _Finder(path_value, timeline, merging).worth(
         slice(iterations - 1, iterations)
@@ -144,19 +144,19 @@ class _Finder:
         self.factor = None if scale is None else scale / scale.gather(1, merging.canonical)
 
     def best(self, block: slice) -> tuple[Tensor, Tensor]:
-        """``[B, t, A]`` slots of the best leaf or alias below each root action, and the leaf it leads to."""
+        """Find the best leaf or alias (slots ``[B, t, A]``) below each root action, and where it leads."""
         onward_leaf, worth, last_resort = self._worth(block)
         value, node = self._best_below(worth)
         node = torch.where(value == -torch.inf, self._best_below(last_resort)[1], node)
         return node, onward_leaf.gather(2, node)
 
     def worth(self, block: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """What leaves and aliases are worth, the last resort ``[B, t, n]``, the best worth ``[B, t, A]``."""
+        """Compute the worth of leaves and aliases, the last resort ``[B, t, n]``, the best ``[B, t, A]``."""
         _, worth, last_resort = self._worth(block)
         return worth, last_resort, self._best_below(worth)[0]
 
     def _best_below(self, worth: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest ``worth [B, t, n]`` below each root action and its slot, ``[B, t, A]``."""
+        """Return the largest ``worth [B, t, n]`` below each root action and its slot, ``[B, t, A]``."""
         families = _in_families(worth, self.actions).amax(3)  # [B, t, iterations]
         action = torch.arange(self.actions, device=worth.device)[:, None]
         here = self.timeline.under[:, None, None, : families.shape[2]] == action  # [B, 1, A, iterations]
@@ -166,7 +166,7 @@ class _Finder:
         return value, torch.where(family == 0, 1 + action[:, 0], below)
 
     def _onward(self, leaves: Tensor, block: slice) -> tuple[Tensor, Tensor]:
-        """``[B, t, n]`` the best path value among the leaves at or below each node's place, and its slot.
+        """Find the best path value ``[B, t, n]`` of the leaves at or below each node's place, and its slot.
 
         −inf and the node itself where there is none.
         """
@@ -186,7 +186,7 @@ class _Finder:
         return onward, torch.where(alias, slot, itself)
 
     def _worth(self, block: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """``[B, t, n]`` the leaf each node leads to, what leaves and aliases are worth, V̄ of aliases."""
+        """Return where nodes lead, the worth of leaves and aliases, V̄ of aliases: ``[B, t, n]``."""
         leaves = counting(self.scores, self.timeline.leaf_until, self.actions, block)  # no aliases
         onward, onward_leaf = self._onward(leaves, block)
         nodes = leaves.shape[2]
@@ -201,19 +201,19 @@ class _Finder:
 
 
 def _in_families(table: Tensor, actions: int) -> Tensor:
-    """Of the n nodes of ``table [B, t, n]`` the siblings side by side, ``[B, t, iterations, A]``."""
+    """Put siblings among the nodes of ``table [B, t, n]`` side by side, ``[B, t, iterations, A]``."""
     return table[:, :, 1:].view(*table.shape[:2], -1, actions)
 
 
 def _best_of(worth: Tensor, family: Tensor, actions: int) -> Tensor:
-    """The best slot among the children of the iterations ``family [B, t, k]``, by ``worth [B, t, n]``."""
+    """Find the best slot among the children of iterations ``family [B, t, k]``, by ``worth [B, t, n]``."""
     slots = 1 + family[..., None] * actions + torch.arange(actions, device=worth.device)  # [B, t, k, A]
     best = worth.gather(2, slots.flatten(2)).view_as(slots).argmax(3)
     return 1 + family * actions + best
 
 
 def _below(slots: Tensor, actions: int) -> Tensor:
-    """``[B, T, T]`` whether the node expanded at the second iteration is that of the first, or below it."""
+    """Tell whether the second iteration expands the node of the first, or one below it, ``[B, T, T]``."""
     iterations = slots.shape[1]
     creator = (slots - 1).div(actions, rounding_mode="floor").clamp(min=0)  # the iteration that made the node
     one = torch.eye(iterations, device=slots.device).expand(slots.shape[0], -1, -1)

@@ -30,10 +30,10 @@ class LatentModel(Protocol):
     """A world model, learned or given. A search expands the root and nodes that are valid and no ends."""
 
     def expand(self, latent: Tensor) -> tuple[Tensor, Tensor] | Expansion:
-        """Latents ``[B, ...]`` -> the children by every action ``[B, A, ...]`` and rewards ``[B, A]``."""
+        """Map latents ``[B, ...]`` to the children by every action ``[B, A, ...]`` and rewards ``[B, A]``."""
 
     def value(self, latent: Tensor) -> Tensor:
-        """Latents ``[B, ...]`` -> values ``[B]``."""
+        """Map latents ``[B, ...]`` to values ``[B]``."""
 
 
 class Children(NamedTuple):
@@ -51,7 +51,7 @@ class Children(NamedTuple):
 
 
 def expand(model: LatentModel, latent: Tensor) -> Children:
-    """The children of the nodes ``latent [B, ...]``, with masks that can be trusted."""
+    """Return the children of the nodes ``latent [B, ...]``, with masks that can be trusted."""
     expanded = model.expand(latent)
     if not isinstance(expanded, Expansion):
         if len(expanded) != 2:
@@ -68,7 +68,7 @@ def expand(model: LatentModel, latent: Tensor) -> Children:
 
 
 def expand_plainly(model: LatentModel, latent: Tensor) -> Children:
-    """The same for a model that gave no masks at the root."""
+    """Return the same for a model that gave no masks at the root."""
     children, reward, *masks = model.expand(latent)
     if masks and any(mask is not None for mask in masks):
         raise UserError("expand must return masks for the root too if it returns any, got none there")
@@ -76,7 +76,7 @@ def expand_plainly(model: LatentModel, latent: Tensor) -> Children:
 
 
 def as_mask(given: Any, name: str, reward: Tensor) -> Tensor:
-    """A caller's mask as a bool tensor beside ``reward [B, A]``; bool, 0/1 integers and numpy will do."""
+    """Read a caller's mask as a bool tensor beside ``reward [B, A]``; bool, 0/1 integers, numpy will do."""
     mask = _as_tensor(given)
     expected = f"{name} must be bool (or 0/1 integers) {tuple(reward.shape)} (batch, actions)"
     if mask.shape != reward.shape or mask.is_floating_point() or mask.is_complex():
@@ -90,7 +90,7 @@ def as_mask(given: Any, name: str, reward: Tensor) -> Tensor:
 
 
 def _as_ends(given: Any, reward: Tensor) -> Tensor:
-    """``terminal`` as a bool tensor or as probabilities beside ``reward [B, A]``."""
+    """Read ``terminal`` as a bool tensor or as probabilities beside ``reward [B, A]``."""
     terminal = _as_tensor(given)
     if not terminal.is_floating_point():
         return as_mask(terminal, "terminal", reward)

@@ -24,12 +24,12 @@ class Replay:
     selected: Tensor  # [B, T] int64, as in SearchTree
 
     def __call__(self, open_values: Tensor, t: int) -> Tensor:
-        """The slots ``[B]`` of iteration ``t``."""
+        """Return the slots ``[B]`` of iteration ``t``."""
         return self.selected[:, t]
 
 
 def name_of(rule: Rule | Choose) -> str:
-    """What a tree calls the rule that made it; an error for rules that are none."""
+    """Return what a tree calls the rule that made it; an error for rules that are none."""
     if isinstance(rule, Replay):
         return "replay"
     if callable(rule):
@@ -79,7 +79,7 @@ class Tables:
             open_values.masked_fill_(shut, -torch.inf)
 
     def open_values(self, t: int) -> Tensor:
-        """Path values ``[B, n]`` of the nodes made before iteration ``t``, −inf where not open."""
+        """Return the path values ``[B, n]`` of the nodes made before iteration ``t``, −inf where not open."""
         return self.open.narrow(1, 0, 1 + t * self.actions)
 
     def close(self, slot: Tensor) -> None:
@@ -87,24 +87,24 @@ class Tables:
         self.open.scatter_(1, slot, -torch.inf)
 
     def flat_index(self, slot: Tensor) -> Tensor:
-        """Where the latents of the nodes ``[B, 1]`` are in ``[B·stored, ...]``: indices ``[B]``."""
+        """Return where the latents of the nodes ``[B, 1]`` are in ``[B·stored, ...]``: indices ``[B]``."""
         return (slot + self.offset).view(-1)
 
     def path_value(self, value: Tensor, exists: Tensor | None) -> Tensor:
-        """``V̄ [B, N]`` of all nodes from their values ``[B, N]``, −inf where there is none."""
+        """Compute ``V̄ [B, N]`` of all nodes from their values ``[B, N]``, −inf where there is none."""
         path_value = self.returns + (value if self.scale is None else value * self.scale)
         return path_value if exists is None else path_value.masked_fill_(~exists, -torch.inf)
 
 
 def table_dtype(like: Tensor) -> torch.dtype:
-    """Half precision is for the networks; path values are kept in float32 (float64 for float64 models)."""
+    """Choose float32 for path values beside half-precision networks, float64 beside float64 ones."""
     return torch.float64 if like.dtype == torch.float64 else torch.float32
 
 
 def draw_noise(
     like: Tensor, iterations: int, uniforms: Tensor | None, generator: torch.Generator | None
 ) -> Tensor:
-    """One number ``[B, T]`` in [0, 1) for every choice, to be used beside rewards ``like [B, A]``."""
+    """Draw a number ``[B, T]`` in [0, 1) for every choice, to be used beside rewards ``like [B, A]``."""
     if uniforms is None:
         device = like.device if generator is None else generator.device
         uniforms = torch.rand(like.shape[0], iterations, generator=generator, device=device)
@@ -113,7 +113,7 @@ def draw_noise(
 
 
 def make_chooser(rule: Rule | Choose, temperature: float, epsilon: float, uniforms: Tensor) -> Choose:
-    """A selection rule as a function of the open set that answers with a column ``[B, 1]``.
+    """Make a selection rule as a function of the open set that answers with a column ``[B, 1]``.
 
     What it answers for a row without open nodes is of no consequence.
     """
@@ -136,7 +136,7 @@ def make_chooser(rule: Rule | Choose, temperature: float, epsilon: float, unifor
 
 
 def _inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
-    """One slot ``[B, 1]`` per row of ``probs [B, n]``; a slot of probability 0 is never taken."""
+    """Return one slot ``[B, 1]`` per row of ``probs [B, n]``; a slot of probability 0 is never taken."""
     cdf = probs.cumsum(1)
     total = cdf.narrow(1, cdf.shape[1] - 1, 1)  # 1 but for rounding
     if torch.compiler.is_exporting():  # ONNX does not know searchsorted
@@ -146,7 +146,7 @@ def _inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _checked_choice(slot: Tensor, open_values: Tensor) -> Tensor:
-    """The slots ``[B]`` that a caller's rule chose as a column ``[B, 1]``, if they are open."""
+    """Return the slots ``[B]`` that a caller's rule chose as a column ``[B, 1]``, if they are open."""
     if slot.shape != open_values.shape[:1] or slot.dtype != torch.int64:
         expected = f"int64 [{len(open_values)}]"
         raise UserError(f"rule must return {expected} slots, got {slot.dtype} {list(slot.shape)}")

@@ -117,7 +117,7 @@ class RowTree:
             self.canonical += range(len(self.canonical), len(self.canonical) + slots)
 
     def q_values(self) -> list[float]:
-        """Q(s, ·) ``[A]`` of the finished tree: Bellman backups, youngest first."""
+        """Compute Q(s, ·) ``[A]`` of the finished tree: Bellman backups, youngest first."""
         actions = (len(self.path_value) - 1) // len(self.selected)
         if self.canonical is None:
             return self._backed_up(self.path_value)[1 : 1 + actions]
@@ -127,7 +127,7 @@ class RowTree:
         return [r if q == -math.inf else q for q, r in zip(q_values, instead, strict=True)]
 
     def _backed_up(self, leaves: list[float]) -> list[float]:
-        """The best of ``leaves`` at or below every slot."""
+        """Return the best of ``leaves`` at or below every slot."""
         actions = (len(leaves) - 1) // len(self.selected)
         best = leaves.copy()
         for t in reversed(range(len(self.selected))):
@@ -138,7 +138,7 @@ class RowTree:
         return best
 
     def _worth(self, canonical: list[int]) -> tuple[list[float], list[float]]:
-        """What leaves and aliases are worth (:mod:`dtsn.search.merging`); path values of aliases alone."""
+        """Compute the worth of leaves and aliases (:mod:`dtsn.search.merging`), and of aliases alone."""
         aliases = [n for n, c in enumerate(canonical) if n != c]
         worth = self.path_value.copy()
         last_resort = len(worth) * [-math.inf]
@@ -159,7 +159,7 @@ def grow(
     discount: float,
     merge_from: Tensor | None = None,
 ) -> RowTree:
-    """A tree below the root's ``children``, one row; expands the open slot that ``choose(open, t)`` names.
+    """Grow a tree of one row below the root's ``children``; ``choose(open, t)`` names the slot to expand.
 
     ``merge_from [1, ...]`` is the root's latent if nodes of the same place are to be merged.
     """
@@ -192,7 +192,7 @@ def grow(
 
 
 def for_one_row(model: LatentModel, children: Children) -> tuple[LatentModel, Children]:
-    """The model and the root's children on arrays, if a method ``for_one_row`` of the model offers them.
+    """Return the model and the root's children on arrays, if the model's ``for_one_row`` offers them.
 
     Arrays do all that a tree asks of tensors: slices, ``flatten`` and ``tolist``.
     """
@@ -207,7 +207,7 @@ def for_one_row(model: LatentModel, children: Children) -> tuple[LatentModel, Ch
 def chooser(
     rule: Rule, temperature: float, epsilon: float, uniforms: list[float]
 ) -> Callable[[list[float], int], int]:
-    """A selection rule on the path values of all slots, −inf where closed; ``uniforms`` [T] decide draws."""
+    """Make a selection rule on the path values of slots, −inf where closed; ``uniforms`` [T] decide draws."""
 
     def greedy(values: list[float], t: int) -> int:
         return _argmax(values)
@@ -229,7 +229,7 @@ def chooser(
 
 
 def _argmax(values: list[float]) -> int:
-    """The index that torch gives: of the first NaN if there is one, else of the first maximum."""
+    """Return the index that torch gives: of the first NaN if there is one, else of the first maximum."""
     if math.isnan(sum(values)):  # NaN, or −inf beside +inf
         for index, value in enumerate(values):
             if value != value:
@@ -238,7 +238,7 @@ def _argmax(values: list[float]) -> int:
 
 
 def _inverse_cdf(weights: list[float], uniform: float) -> int:
-    """A slot in proportion to the weights; one of weight 0 is never taken."""
+    """Return a slot in proportion to the weights; one of weight 0 is never taken."""
     cdf = list(accumulate(weights))
     # The minimum matters where a diverged model made the weights NaN: its Q-values will say so.
     return min(bisect_right(cdf, uniform * cdf[-1]), len(cdf) - 1)

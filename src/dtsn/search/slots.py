@@ -12,12 +12,12 @@ from torch import Tensor
 
 
 def slots_of(t: int, actions: int) -> slice:
-    """The slots of the children made at iteration ``t``."""
+    """Return the slots of the children made at iteration ``t``."""
     return slice(1 + t * actions, 1 + (t + 1) * actions)
 
 
 def expansion_times(slots: Tensor, nodes: int, idle: Tensor | None = None) -> Tensor:
-    """``[B, N]`` the iteration that expanded each slot; T where none did, or only ``idle [B, T]`` ones."""
+    """Return the iteration ``[B, N]`` that expanded each slot; T where none did, or only ``idle [B, T]``."""
     batch, iterations = slots.shape
     never = torch.full((batch, nodes), iterations, device=slots.device)
     times = torch.arange(iterations, device=slots.device).expand(batch, -1)
@@ -27,7 +27,7 @@ def expansion_times(slots: Tensor, nodes: int, idle: Tensor | None = None) -> Te
 
 
 def slots_on_path(selected: Tensor, path: Tensor, actions: int, closed: Tensor | None) -> Tensor:
-    """``[B, T]`` the open node on a path of actions ``[B, K]`` from the root, before each iteration's choice.
+    """Find the open node ``[B, T]`` on a path of actions ``[B, K]`` from the root, before each choice.
 
     −1 where there is none: the path is over (its actions −1), or leads to nodes that are ``closed [B, N]``.
     """
@@ -50,7 +50,7 @@ def slots_on_path(selected: Tensor, path: Tensor, actions: int, closed: Tensor |
 
 
 def root_actions(selected: Tensor, actions: int) -> Tensor:
-    """``[B, T]`` the root action below which each iteration expands, by pointer jumping.
+    """Find the root action ``[B, T]`` below which each iteration expands, by pointer jumping.
 
     −1 where it expands the root, −2 where it expands nothing.
     """

@@ -72,7 +72,7 @@ class SearchTree:
         return self._outputs[1]
 
     def demonstrated(self, path: Tensor) -> tuple[Tensor, Tensor]:
-        """The open node on the path of actions ``path [B, K]`` (−1: no more) before each choice of a search.
+        """Find the open node on the path of actions ``path [B, K]`` (−1: no more) before each choice.
 
         Returns its slots ``[B, T]``, −1 where none is open, and log π ``[B, T]`` of them with gradient.
         """
@@ -92,7 +92,7 @@ class SearchTree:
         return self.q.shape[1]
 
     def row(self, index: int) -> dict[str, np.ndarray]:
-        """One tree of the batch as plain arrays: what it takes to draw it.
+        """Return one tree of the batch as plain arrays: what it takes to draw it.
 
         ``log_probs`` are of the softmax policy, whatever rule chose the nodes.
         """

@@ -18,7 +18,7 @@ from dtsn.models.world_model import WorldModel
 
 
 def without_given(config: SolverConfig, model: WorldModel | KnownModel) -> SolverConfig:
-    """The settings without weights of losses that a known world has no use for; refuses to set them."""
+    """Drop weights of losses that a known world has no use for; refuse to set them."""
     off = {}
     for name in sorted(model.given):
         weight = getattr(config.weights, name)
@@ -60,7 +60,7 @@ def check_support(config: SolverConfig, model: WorldModel | KnownModel) -> None:
 
 
 def checked_actions(space: gymnasium.Space[Any]) -> int:
-    """The number of actions of ``space``, which must be ``Discrete(A)`` from 0."""
+    """Return the number of actions of ``space``, which must be ``Discrete(A)`` from 0."""
     if not isinstance(space, gymnasium.spaces.Discrete):
         raise UserError(f"action_space must be Discrete, got {space}: D-TSN plans over discrete actions")
     if space.start != 0:
@@ -114,7 +114,7 @@ def check_valid(action: Tensor, exists: Tensor | None) -> None:
 
 
 def checked_path(batch: Batch, actions: int) -> Tensor:
-    """The demonstrated actions ``[B, K]`` of a batch, for the ranking loss."""
+    """Return the demonstrated actions ``[B, K]`` of a batch, for the ranking loss."""
     path, size = batch.path, len(batch)
     if path is None:
         raise UserError("batch.path must hold the demonstrated actions for weights.ranking, got none")
@@ -128,8 +128,16 @@ def checked_path(batch: Batch, actions: int) -> Tensor:
     return path
 
 
+def checked_column(name: str, given: Any, lead: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return one entry per observation, with their leading dimensions, on the device of ``like``."""
+    column = torch.as_tensor(given, device=like.device)
+    if column.shape != lead:
+        raise UserError(f"{name} must have shape {list(lead)}, got {list(column.shape)}")
+    return column
+
+
 def checked_weight(weight: Any, size: int, like: Tensor) -> Tensor:
-    """Weights ``[B]`` of the samples, with the type and device of ``like``."""
+    """Return the weights ``[B]`` of the samples, with the type and device of ``like``."""
     tensor = torch.as_tensor(weight, device=like.device).to(like.dtype)
     if tensor.shape != (size,):
         raise UserError(f"weight must have shape [{size}], got {list(tensor.shape)}")

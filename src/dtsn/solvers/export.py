@@ -57,7 +57,7 @@ class Decision(nn.Module):
         return ("observation", *("uniforms",) * self.draws, *("invalid_actions",) * self.masked)
 
     def forward(self, observation: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
-        """Observations ``[B, ...]`` and what else ``inputs`` names -> Q ``[B, A]`` and actions ``[B]``."""
+        """Map observations ``[B, ...]`` and the other ``inputs`` to Q ``[B, A]`` and actions ``[B]``."""
         given = dict(zip(self.inputs[1:], others, strict=True))
         q = self.solver.q_of_rows(
             observation, given.get("uniforms"), given.get("invalid_actions"), deterministic=not self.draws
@@ -102,7 +102,7 @@ def _program(decision: Decision) -> torch.export.ExportedProgram:
 
 
 def random_inputs(decision: Decision, batch: int, seed: int) -> tuple[Tensor, ...]:
-    """Random observations of the solver's space, random numbers and masks that leave an action open."""
+    """Draw observations of the solver's space, random numbers, and masks that leave an action open."""
     solver, rng = decision.solver, np.random.default_rng(seed)
     space = solver.observation_space
     assert isinstance(space, gymnasium.spaces.Box)

@@ -7,9 +7,10 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from dtsn.batch import Batch
+from dtsn.batch import Batch, Observation, Part
 from dtsn.config import SolverConfig
 from dtsn.models.known import KnownModel
+from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel
 from dtsn.search import SearchTree
 from dtsn.solvers import losses
@@ -66,6 +67,19 @@ def loss_terms(
     return terms
 
 
+def conservative_value(
+    model: WorldModel | KnownModel,
+    observation: Observation,
+    q_target: Tensor,
+    generator: torch.Generator | None,
+    part: Part | None,
+) -> Tensor:
+    """Compute the term ``[B]`` that keeps values of states which no data show below the targets ``[B]``."""
+    assert isinstance(model, MapWorldModel)
+    unseen = model.unseen(observation, generator, part)
+    return losses.conservative_value_loss(model.value(model.encode(unseen)), q_target)
+
+
 def _child_of(children: Tensor, action: Tensor) -> Tensor:
-    """Children ``[B, A, ...]`` -> the one by each sample's action ``[B, ...]``."""
+    """Take from children ``[B, A, ...]`` the one by each sample's action, ``[B, ...]``."""
     return children[torch.arange(len(action), device=action.device), action]

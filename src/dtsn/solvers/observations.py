@@ -21,7 +21,7 @@ def read_rows(
     like: Tensor,
     name: str = "observation",
 ) -> tuple[Observation, tuple[int, ...]]:
-    """Observations as rows ``[B, ...]``, and the leading dimensions that they came with.
+    """Read observations as rows ``[B, ...]``; return them with the leading dimensions that they came with.
 
     ``shape`` is that of one observation; without it, the first dimension is taken as the batch. Floats get
     the dtype of ``like``, and everything its device.
@@ -104,7 +104,7 @@ def read_mask(mask: Any, lead: tuple[int, ...], actions: int, device: torch.devi
 
 
 def read_uniforms(uniforms: Any, lead: tuple[int, ...], iterations: int) -> Tensor | None:
-    """``uniforms`` with the observations' leading dimensions as ``[B, T]``."""
+    """Read ``uniforms`` with the observations' leading dimensions as ``[B, T]``."""
     if uniforms is None:
         return None
     tensor = torch.as_tensor(uniforms)

@@ -36,7 +36,7 @@ Kernel = Callable[[Perceptrons, Floats, Any, Floats, int, int, float, float, flo
 
 @functools.cache
 def compiled_kernel() -> Kernel | None:
-    """The kernel compiled by Numba at its first call, in seconds; None if Numba is not installed."""
+    """Return the kernel compiled by Numba at its first call, in seconds; None if Numba is not installed."""
     try:
         import numba
     except ImportError:
@@ -53,7 +53,7 @@ def one_row_action(
     generator: torch.Generator | None,
     deterministic: bool,
 ) -> Tensor | None:
-    """The best action ``[1]`` for a latent ``[1, D]`` by the compiled kernel; None where it does not apply.
+    """Return the best action ``[1]`` of a latent ``[1, D]`` by the compiled kernel; None where it cannot.
 
     ``closed [1, A]`` and ``uniforms [1, T]`` are as in a search.
     """
@@ -88,7 +88,7 @@ def one_row_action(
 
 
 def make_kernel(plain: Compile, reordering: Compile) -> Kernel:
-    """The kernel out of functions, each passed through a compiler; sums through one that may reorder them."""
+    """Make the kernel of functions, each passed through a compiler; sums through one that may reorder."""
 
     @reordering
     def dot(weights: Any, x: Any, bias: Any) -> Any:
@@ -104,7 +104,7 @@ def make_kernel(plain: Compile, reordering: Compile) -> Kernel:
 
     @plain
     def expand(w: Any, u: Any, children: Any, rewards: Any, values: Any) -> None:
-        """Of a node ``u [D]``: children ``[A, D]``, their rewards and values ``[A]``."""
+        """Expand a node ``u [D]``: children ``[A, D]``, their rewards and values ``[A]``."""
         state, hidden = np.empty_like(u), np.empty_like(w.reward_bias)
         shared, mixed = np.empty_like(w.reward_bias), np.empty_like(w.reward_bias)
         tanh(u, state)
@@ -124,7 +124,7 @@ def make_kernel(plain: Compile, reordering: Compile) -> Kernel:
 
     @plain
     def best(values: Any) -> Any:
-        """The first maximum; the first NaN if there is one, as torch has it."""
+        """Return the first maximum; the first NaN if there is one, as torch has it."""
         found = 0
         for n in range(values.shape[0]):
             if math.isnan(values[n]):
@@ -135,7 +135,7 @@ def make_kernel(plain: Compile, reordering: Compile) -> Kernel:
 
     @plain
     def draw(weights: Any, uniform: float) -> Any:
-        """A slot in proportion to its weight; one of weight 0 is never taken."""
+        """Draw a slot in proportion to its weight; one of weight 0 is never taken."""
         total = 0.0
         for n in range(weights.shape[0]):
             total += weights[n]
@@ -148,7 +148,7 @@ def make_kernel(plain: Compile, reordering: Compile) -> Kernel:
 
     @plain
     def choose(opened: Any, uniform: float, rule: int, temperature: float, epsilon: float) -> Any:
-        """The open slot to expand, of path values that are −inf where closed."""
+        """Return the open slot to expand, of path values that are −inf where closed."""
         top = best(opened)
         if rule == 0:
             return top

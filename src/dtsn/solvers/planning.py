@@ -66,5 +66,5 @@ def grow_trees(
 
 
 def act_iterations(config: SolverConfig) -> int:
-    """T when acting."""
+    """Return T when acting."""
     return config.act_iterations or config.iterations

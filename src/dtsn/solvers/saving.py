@@ -83,7 +83,7 @@ def save_solver(solver: Solver, folder: Path) -> Path:
 
 
 def read_solver(folder: Path, **own: Any) -> SavedSolver:
-    """What a folder of :func:`save_solver` says and holds; ``own`` modules are the reader's, or None."""
+    """Read a folder of :func:`save_solver`; ``own`` modules are the reader's, or None."""
     state = load_state(folder)
     if "observation_space" not in state:
         raise CheckpointError(f"{folder} is a checkpoint of a training run: use load_solver")
@@ -122,7 +122,7 @@ def check_own(folder: Path, name: str, own: bool, given: bool) -> None:
 
 
 def with_weights(make: Callable[[], S], saved: SavedSolver) -> S:
-    """A solver made by ``make`` with the weights of a folder."""
+    """Return a solver made by ``make`` with the weights of a folder."""
     try:
         if saved.own is None:
             with torch.device("meta"):  # takes no memory: a folder may claim more than it holds
@@ -148,7 +148,7 @@ def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor]) -> Non
 
 
 def model_card(solver: Solver) -> str:
-    """The README of a solver's folder: what it is, what it reads, how it is loaded."""
+    """Return the README of a solver's folder: what it is, what it reads, how it is loaded."""
     config, count = solver.config, sum(p.numel() for p in solver.world_model.parameters())
     searches = solver.kind.acting_planner == "best_first"
     planner = f"best-first search, {solver.act_iterations} expansions" if searches else "full expansion"
@@ -178,7 +178,7 @@ Written by dtsn {dtsn.__version__}.
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
-    """An observation space as plain JSON."""
+    """Return an observation space as plain JSON."""
     name = type(space).__name__
     match space:
         case spaces.Box():
@@ -198,7 +198,7 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
 
 
 def read_space(said: Any) -> gymnasium.Space[Any]:
-    """The space that a file claims; a wrong or a huge one is refused before anything is made of it."""
+    """Read the space that a file claims; a wrong or a huge one is refused before anything is made of it."""
     try:
         _check_size(said)
         return space_from_json(said)
@@ -209,7 +209,7 @@ def read_space(said: Any) -> gymnasium.Space[Any]:
 
 
 def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
-    """The inverse of :func:`space_to_json`."""
+    """Return the inverse of :func:`space_to_json`."""
     match said["type"]:
         case "Box":
             if said["dtype"] not in BOX_DTYPES:
@@ -237,7 +237,7 @@ def space_from_json(said: dict[str, Any]) -> gymnasium.Space[Any]:
 
 
 def _cast(bound: np.ndarray, dtype: Any) -> np.ndarray:
-    """A bound in the space's own type; as a float, that of int64 lies just beyond it."""
+    """Return a bound in the space's own type; as a float, that of int64 lies just beyond it."""
     if np.dtype(dtype).kind not in "iu":
         return bound.astype(dtype)
     limits = np.iinfo(dtype)
@@ -266,7 +266,7 @@ def _check_size(said: Any) -> None:
 
 
 def _bound(values: np.ndarray) -> Any:
-    """A bound as one number if it is the same everywhere; infinity, which JSON does not have, as text."""
+    """Write a bound as one number if it is the same everywhere; infinity, not in JSON, as text."""
     values = values.astype(np.float64)
     if values.size and (values == values.flat[0]).all():
         values = values.flat[0]

@@ -27,7 +27,6 @@ from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
 from dtsn.errors import UserError
 from dtsn.models.build import make_world_model
 from dtsn.models.known import KnownModel
-from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel, update_average
 from dtsn.search import SearchTree
 from dtsn.solvers import losses, saving
@@ -37,12 +36,13 @@ from dtsn.solvers.checks import (
     check_support,
     check_valid,
     checked_actions,
+    checked_column,
     checked_weight,
     without_given,
 )
 from dtsn.solvers.export import Export, export_solver_graph
 from dtsn.solvers.losses import LossTerms
-from dtsn.solvers.objective import loss_terms
+from dtsn.solvers.objective import conservative_value, loss_terms
 from dtsn.solvers.observations import read_batch, read_mask, read_rows, read_uniforms
 from dtsn.solvers.one_row_kernel import one_row_action
 from dtsn.solvers.planning import act_iterations, grow_trees
@@ -187,7 +187,7 @@ class Solver(nn.Module):
         return self._any_tensor().dtype
 
     def _any_tensor(self) -> Tensor:
-        """Some parameter; a world model written by hand may have none."""
+        """Return some parameter; a world model written by hand may have none."""
         return next(self.parameters(), torch.zeros(()))
 
     def forward(
@@ -199,7 +199,7 @@ class Solver(nn.Module):
         generator: torch.Generator | None = None,
         deterministic: bool = False,
     ) -> Tensor:
-        """Q-values ``[..., A]`` by the training planner in ``train()`` mode, the acting one in ``eval()``.
+        """Compute Q ``[..., A]`` by the training planner in ``train()`` mode, the acting one in ``eval()``.
 
         ``invalid_actions [..., A]`` have the value −inf; ``uniforms [..., T]`` or ``generator`` fix what the
         search draws.
@@ -220,7 +220,7 @@ class Solver(nn.Module):
         generator: torch.Generator | None = None,
         deterministic: bool = False,
     ) -> SearchTree:
-        """The acting planner's search trees for ``observation [B, ...]``, without gradients."""
+        """Search ``observation [B, ...]`` by the acting planner, without gradients; return the trees."""
         with torch.no_grad():
             rows, lead = self._rows(observation, batched=True)
             latent = self.world_model.encode(rows)
@@ -235,7 +235,7 @@ class Solver(nn.Module):
         generator: torch.Generator | None = None,
         deterministic: bool = False,
     ) -> Tensor:
-        """The best actions ``[...]`` by the acting planner.
+        """Return the best actions ``[...]`` by the acting planner.
 
         Its search draws the nodes to expand, by ``uniforms [..., T]`` or ``generator`` if given;
         ``deterministic`` expands the most promising ones.
@@ -291,28 +291,25 @@ class Solver(nn.Module):
         invalid_actions: Any = None,
         deterministic: bool = True,
     ) -> Tensor:
-        """``r + γ max Q(s′, ·)``, only ``r`` where the episode terminated: ``[...]`` for ``q_target``.
+        """Compute ``r + γ max Q(s′, ·)``, or ``r`` where the episode terminated: ``[...]`` for ``q_target``.
 
         By the acting planner without gradients. ``invalid_actions [..., A]`` are of ``next_observation``.
         """
         with torch.no_grad():
             rows, lead = self._rows(next_observation, "next_observation")
             like = self._any_tensor()
-            reward = torch.as_tensor(reward, device=like.device).to(like.dtype)
-            ended = torch.as_tensor(terminated, device=like.device).bool()
-            for name, given in (("reward", reward), ("terminated", ended)):
-                if given.shape != lead:
-                    raise UserError(f"{name} must have shape {list(lead)}, got {list(given.shape)}")
+            now = checked_column("reward", reward, lead, like).to(like.dtype)
+            ended = checked_column("terminated", terminated, lead, like).bool()
             closed = read_mask(invalid_actions, lead, self.world_model.num_actions, like.device)
             going_on = (~ended).reshape(-1).nonzero().squeeze(1)  # where all is over, nothing may be open
             if not len(going_on):
-                return torch.as_tensor(reward)
+                return now
             latent = self.world_model.encode(map_arrays(lambda array: array[going_on], rows))
             closed = None if closed is None else closed[going_on]
             tree = self._tree(True, latent, (len(going_on),), closed, None, None, deterministic)
-            best = reward.new_zeros(reward.numel()).index_copy(0, going_on, tree.q.amax(1).to(reward.dtype))
+            best = now.new_zeros(now.numel()).index_copy(0, going_on, tree.q.amax(1).to(now.dtype))
             best = best.reshape(lead)
-            return torch.where(ended, reward, reward + discount * best)
+            return torch.where(ended, now, now + discount * best)
 
     def loss(
         self,
@@ -325,7 +322,7 @@ class Solver(nn.Module):
         conservative_ramp: float = 1.0,
         part: Part | None = None,
     ) -> LossTerms:
-        """The solver's loss, a mean over the batch.
+        """Compute the solver's loss, a mean over the batch.
 
         ``iterations`` overrides T (a warm-up trains with T = 1); ``uniforms [B, T]`` or ``generator`` fix
         what the search draws. ``weight [B]`` multiplies each sample's loss, as prioritised replay asks for;
@@ -347,14 +344,10 @@ class Solver(nn.Module):
         check_valid(batch.action, tree.node_mask)
         target = self._target(batch.next_observation, lead) if "transition" in self.losses else None
         terms = loss_terms(self.losses, config, self.world_model, batch, tree, target)
-        weights = config.weights
-        if weights.conservative_value:
-            assert isinstance(self.world_model, MapWorldModel)
-            unseen = self.world_model.unseen(observation, generator, part)
-            values = self.world_model.value(self.world_model.encode(unseen))
-            term = losses.conservative_value_loss(values, batch.q_target)
+        if config.weights.conservative_value:
+            term = conservative_value(self.world_model, observation, batch.q_target, generator, part)
             terms["conservative_value"] = conservative_ramp * term
-        return losses.combine(terms, weights, weight)
+        return losses.combine(terms, config.weights, weight)
 
     def update_target(self) -> None:
         """Move the target encoder towards the encoder; call after each optimiser step."""
@@ -369,7 +362,7 @@ class Solver(nn.Module):
     def q_of_rows(
         self, rows: Tensor, uniforms: Tensor | None, invalid_actions: Tensor | None, deterministic: bool
     ) -> Tensor:
-        """Q-values ``[B, A]`` by the acting planner, of rows that need no check, as in an exported graph."""
+        """Compute Q ``[B, A]`` by the acting planner, of rows that need no check, as in an exported graph."""
         latent = self.world_model.encode(rows)
         lead = (rows.shape[0],)
         return self._tree(True, latent, lead, invalid_actions, uniforms, None, deterministic).q
@@ -392,7 +385,7 @@ class Solver(nn.Module):
     def _rows(
         self, observation: Any, name: str = "observation", batched: bool = False
     ) -> tuple[Observation, tuple[int, ...]]:
-        """Observations ``[B, ...]`` on the solver's device, and the leading dimensions they came with."""
+        """Read observations as rows ``[B, ...]`` on the solver's device, with their leading dimensions."""
         shape, space, like = self.observation_shape, self.observation_space, self._any_tensor()
         try:
             return (read_batch if batched else read_rows)(observation, space, shape, like, name)

@@ -142,7 +142,7 @@ def _misfit(folder: Path, error: Exception) -> CheckpointError:
 
 
 def describe_observation(observation: ObservationSpec | tuple[int, ...]) -> dict[str, Any]:
-    """What a checkpoint's state says of observations; of a bare shape, that alone."""
+    """Return what a checkpoint's state says of observations; of a bare shape, that alone."""
     if isinstance(observation, ObservationSpec):
         space = space_to_json(observation.space())
         return {"observation_shape": list(observation.shape), "observation_space": space}
@@ -150,7 +150,7 @@ def describe_observation(observation: ObservationSpec | tuple[int, ...]) -> dict
 
 
 def observation_in(state: dict[str, Any]) -> ObservationSpec | tuple[int, ...]:
-    """The inverse of :func:`describe_observation`."""
+    """Return the inverse of :func:`describe_observation`."""
     shape = checkpoint.shape_in(state, "observation_shape", MAX_FRAME_VALUES)
     if "observation_space" not in state:
         return shape

@@ -56,13 +56,13 @@ class Ranks:
         return self.rank == 0
 
     def part(self, rows: int) -> Part:
-        """The rows of this process; numbers of rows differ by one at most."""
+        """Return the rows of this process; numbers of rows differ by one at most."""
         if rows < self.count:
             raise UserError(f"batch_size must be at least {self.count}, a row for each process, got {rows}")
         return Part(rows * self.rank // self.count, rows * (self.rank + 1) // self.count, rows)
 
     def mean(self, values: Tensor, share: float) -> Tensor:
-        """Values ``[n]`` as means over all processes, each with its share; they also agree on stopping."""
+        """Average values ``[n]`` over all processes, each with its share; they also agree on stopping."""
         told = torch.cat([values * share, values.new_tensor([float(self._asked)])])
         with _peers():
             dist.all_reduce(told)
@@ -70,7 +70,7 @@ class Ranks:
         return told[:-1]
 
     def from_first(self, content: bytes) -> bytes:
-        """What the first process has."""
+        """Broadcast what the first process has."""
         size = torch.tensor(len(content), device=self.device)
         with _peers():
             dist.broadcast(size, 0)
@@ -97,7 +97,7 @@ class Ranks:
             self._interruptible = False
 
     def hold_signals(self) -> None:
-        """From now on a signal asks all processes to stop after the step.
+        """Let a signal ask all processes to stop after the step, from now on.
 
         One that left at once would leave the others waiting, and the first could not save in peace.
         """
@@ -136,7 +136,7 @@ class ParallelLoss:
 
 
 def _wrap(solver: Solver, rows: Batch, settings: dict[str, Any]) -> nn.Module:
-    """The loss with gradients that are means over all processes.
+    """Return the loss with gradients that are means over all processes.
 
     A head without a loss gets no gradient, which the wrapper must know beforehand: one step tells, since a
     larger T only uses the same modules more often. Buffers are constants.
@@ -159,17 +159,17 @@ class _Loss(nn.Module):
         self.solver = solver
 
     def forward(self, batch: Batch, **settings: Any) -> LossTerms:
-        """The loss of the rows."""
+        """Return the loss of the rows."""
         return self.solver.loss(batch, **settings)
 
 
 def are_several() -> bool:
-    """Whether ``torchrun``, or whoever else sets its variables, started more than one process."""
+    """Tell whether ``torchrun``, or whoever else sets its variables, started more than one process."""
     return all(name in os.environ for name in STARTED) and int(os.environ["WORLD_SIZE"]) > 1
 
 
 def was_restarted() -> bool:
-    """Whether ``torchrun --max-restarts`` has started the processes again after one of them failed."""
+    """Tell whether ``torchrun --max-restarts`` has started the processes again after one of them failed."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 

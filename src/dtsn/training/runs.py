@@ -80,35 +80,35 @@ class RunFolder:
 
     @classmethod
     def of(cls, folder: str | Path) -> RunFolder:
-        """The run that a folder or one of its checkpoints belongs to."""
+        """Return the run that a folder or one of its checkpoints belongs to."""
         path = Path(folder)
         return cls(path.parent.parent if path.parent.name == "checkpoints" else path)
 
     # Reading
 
     def exists(self) -> bool:
-        """Whether there is a run, be it one without a checkpoint yet."""
+        """Tell whether there is a run, be it one without a checkpoint yet."""
         return self.config_path.exists() or bool(checkpoint.checkpoints(self.checkpoints))
 
     def newest(self) -> Path | None:
-        """The newest sound checkpoint."""
+        """Return the newest sound checkpoint."""
         return checkpoint.latest_checkpoint(self.checkpoints)
 
     def best(self) -> Path | None:
-        """The sound checkpoint with the highest validation score."""
+        """Return the sound checkpoint with the highest validation score."""
         return checkpoint.best_checkpoint(self.checkpoints)
 
     def newest_state(self) -> dict[str, Any] | None:
-        """The state of the newest sound checkpoint."""
+        """Return the state of the newest sound checkpoint."""
         newest = self.newest()
         return None if newest is None else checkpoint.load_state(newest)
 
     def metrics(self) -> list[dict[str, float]]:
-        """The logged steps; none where there is no log."""
+        """Return the logged steps; none where there is no log."""
         return read_metrics(self.metrics_path)
 
     def config(self) -> dict[str, Any]:
-        """What ``config.json`` says; nothing where there is none."""
+        """Return what ``config.json`` says; nothing where there is none."""
         try:
             return read_json(self.config_path, MAX_CONFIG_BYTES)
         except FileNotFoundError:
@@ -117,7 +117,7 @@ class RunFolder:
             raise RunError(f"cannot read {self.config_path}: {error}") from error
 
     def environment(self) -> Environment | None:
-        """What the run was trained on; None where its ``config.json`` does not say."""
+        """Return what the run was trained on; None where its ``config.json`` does not say."""
         said = self.config().get("env")
         if said is None:
             return None
@@ -195,7 +195,7 @@ class RunFolder:
             checkpoint.prune_checkpoints(self.checkpoints, keep)
 
     def folder(self, name: str) -> Path:
-        """A folder of the run's own, say for kept batches; links to elsewhere are refused."""
+        """Return a folder of the run's own, say for kept batches; links to elsewhere are refused."""
         folder = real_folder(self.path / name)
         for above, folders, files in os.walk(folder):
             for path in (Path(above, entry) for entry in (*folders, *files)):
@@ -219,7 +219,7 @@ class RunFolder:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """A full disk names no file: this does."""
+        """Name the file in errors of the block: a full disk names none."""
         try:
             yield
         except OSError as error:
@@ -229,7 +229,7 @@ class RunFolder:
 
 
 def checkpoint_of(folder: Path) -> Path:
-    """The folder itself if it is a checkpoint, else the newest one of a run."""
+    """Return the folder itself if it is a checkpoint, else the newest one of a run."""
     if (folder / "state.json").exists():
         return folder
     newest = RunFolder(folder).newest()
@@ -239,7 +239,7 @@ def checkpoint_of(folder: Path) -> Path:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The rows of a ``metrics.jsonl``, if there is one; a half-written last line is passed over."""
+    """Read the rows of a ``metrics.jsonl``, if there is one; a half-written last line is passed over."""
     try:
         content = read_bounded(path, MAX_METRICS_BYTES)
     except FileNotFoundError:
@@ -273,7 +273,7 @@ def truncate_metrics(path: Path, step: int) -> None:
 
 
 def _lines_until(path: Path, log: io.BufferedReader[io.FileIO], step: int) -> Iterator[bytes]:
-    """The lines of a log up to a step, a few at a time; a half-written last one is dropped."""
+    """Yield the lines of a log up to a step, a few at a time; a half-written last one is dropped."""
     kept = bytearray()
     for number, line in enumerate(iter(lambda: log.readline(MAX_LINE_BYTES), b""), 1):
         if line.endswith(b"\n"):

@@ -6,7 +6,7 @@ from dtsn.config import TrainConfig
 
 
 def iterations(config: TrainConfig, step: int) -> int:
-    """T of a step, from 0: one in the warm-up, then from two up to the full number along the ramp."""
+    """Return T of a step, from 0: one in the warm-up, then from two up to the full number on the ramp."""
     full = config.solver.iterations
     done = step - config.search_warmup
     if done < 0:
@@ -17,5 +17,5 @@ def iterations(config: TrainConfig, step: int) -> int:
 
 
 def conservative_ramp(config: TrainConfig, step: int) -> float:
-    """How much of the conservative value's weight counts at a step, from 0."""
+    """Return how much of the conservative value's weight counts at a step, from 0."""
     return min(1.0, step / config.conservative_ramp) if config.conservative_ramp else 1.0

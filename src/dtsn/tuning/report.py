@@ -16,13 +16,13 @@ BEST, OTHER, FIRST = "#1f6fb4", "#9aa3ad", "#dd8a1e"
 
 
 def ranked(trials: list[Trial]) -> list[Trial]:
-    """The trials that are done, best first; of equals the earlier."""
+    """Return the trials that are done, best first; of equals the earlier."""
     scored = [(trial.score, trial) for trial in trials if trial.score is not None]
     return [trial for _, trial in sorted(scored, key=lambda pair: (-pair[0], pair[1].number))]
 
 
 def write_table(trials: list[Trial], path: Path) -> Path:
-    """All trials as CSV, in their order."""
+    """Write all trials as CSV, in their order."""
     names = list(trials[0].settings) if trials else []
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

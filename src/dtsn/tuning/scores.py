@@ -25,7 +25,7 @@ MOST_ROWS, ROWS_AT_ONCE = 4096, 256  # of held-out transitions
 
 
 def navigation_score(dataset: Dataset, levels: int) -> Score:
-    """Success on validation levels of the data's kind, the mean of those with two exits and with one."""
+    """Score success on validation levels of the data's kind, the mean of two exits and one."""
     stored = dataset.header["env_options"]  # JSON has no tuples
     options = NavigationOptions(**stored | {"hall": tuple(stored["hall"])})
     tests = [replace(options, exits=exits) for exits in EXITS]
@@ -40,7 +40,7 @@ def navigation_score(dataset: Dataset, levels: int) -> Score:
 
 
 def held_out_score(held_out: Dataset, weights: LossWeights) -> Score:
-    """Minus the mean loss λ1 (Q(s, a) − Q)² + λ2 CQL on held-out transitions.
+    """Score minus the mean loss λ1 (Q(s, a) − Q)² + λ2 CQL on held-out transitions.
 
     The λ are those that trials vary around, the same for all: a trial must not win by small weights.
     """

@@ -18,7 +18,8 @@ from dtsn.data.reader import Dataset
 from dtsn.errors import UserError
 from dtsn.settings import config_from_dict, difference, flat, plain
 from dtsn.storage import RunInUseError
-from dtsn.training.trainer import DivergedError, Trainer, has_run, train_run
+from dtsn.training.loop import has_run, train_run
+from dtsn.training.trainer import DivergedError, Trainer
 from dtsn.tuning.scores import Score
 
 Part = Literal["weights", "network", "learning_rate"]
@@ -40,7 +41,7 @@ class Trial(NamedTuple):
 
 
 def choices(config: TrainConfig, over: tuple[Part, ...]) -> dict[str, tuple[float, float] | tuple[int, ...]]:
-    """What is searched: bounds (low, high) on a log scale, or some sizes; ``config`` is in the middle."""
+    """Return what is searched: bounds (low, high) on a log scale or sizes, with ``config`` in the middle."""
     found: dict[str, tuple[float, float] | tuple[int, ...]] = {}
     if "weights" in over:
         for name in WEIGHTS:
@@ -64,7 +65,7 @@ def _around(value: float, factor: float) -> tuple[float, float]:
 
 
 def changed(config: TrainConfig, settings: dict[str, float | int]) -> TrainConfig:
-    """The configuration with some settings, by their dotted names."""
+    """Return the configuration with some settings, by their dotted names."""
     values = dataclasses.asdict(config)
     for name, value in settings.items():
         *path, last = name.split(".")
@@ -111,7 +112,7 @@ class Tuning:
             )
 
     def trials(self) -> list[Trial]:
-        """All trials that have begun."""
+        """Return all trials that have begun."""
         states = {"COMPLETE": "done", "FAIL": "diverged", "RUNNING": "unfinished"}
         return [
             Trial(each.number, self._settings(each.params), each.value, states[each.state.name])  # type: ignore[arg-type]
@@ -167,7 +168,7 @@ class Tuning:
         return Trial(asked.number, self._settings(asked.params), None, "unfinished")
 
     def _settings(self, params: dict[str, Any]) -> dict[str, float | int]:
-        """Three digits will do, so that settings can be typed."""
+        """Round settings to three digits, so that they can be typed."""
         return {
             name: value if isinstance(value, int) else float(f"{value:.3g}") for name, value in params.items()
         }
@@ -194,7 +195,7 @@ class Tuning:
         return float(score(trainer.solver.eval()))
 
     def run_folder(self, trial: Trial) -> Path:
-        """Where the training run of a trial is."""
+        """Return where the training run of a trial is."""
         return self.folder / "trials" / str(trial.number)
 
 

@@ -42,12 +42,12 @@ Result = TypeVar("Result")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server on ``host``."""
+    """Tell whether only this machine can reach a server on ``host``."""
     return host in LOOPBACK
 
 
 def answers_to(bound: str, host_header: str) -> bool:
-    """Whether a server bound to ``bound`` answers requests with this Host header.
+    """Tell whether a server bound to ``bound`` answers requests with this Host header.
 
     A wildcard address has no name of its own: it answers to addresses in numbers and to localhost, which no
     foreign name can stand for.
@@ -70,7 +70,7 @@ def _is_address(name: str) -> bool:
 
 
 def refusal(status: int, message: str) -> JSONResponse:
-    """An answer that says why there is no other."""
+    """Return an answer that says why there is no other."""
     return JSONResponse({"error": message or HTTPStatus(status).phrase}, status)
 
 
@@ -133,7 +133,7 @@ class Guard:
 
 
 async def _read(receive: Receive, limit: int) -> tuple[bytes, bool]:
-    """A request's body, and whether it is complete and within the limit.
+    """Return a request's body, and whether it is complete and within the limit.
 
     A large one is read to its end, or the browser that sends it would see a broken connection instead of
     the answer.

@@ -65,7 +65,7 @@ class Library:
         self._load_once = lru_cache(SOLVERS_KEPT)(self._load)
 
     def entries(self) -> list[dict[str, Any]]:
-        """What the page lists: name, settings and world of every solver, or why it cannot be shown."""
+        """Return what the page lists: name, settings and world of every solver, or why it cannot be shown."""
         entries = [_saved(f"{FILE}/{name}", document) for name, document in self.documents.items()]
         entries += [_entry(name, shown.solver.config, shown.world) for name, shown in self.given.items()]
         if self.root is None:
@@ -75,14 +75,14 @@ class Library:
         return entries + [self._of_folder(path) for path in self._folders(self.root)]
 
     def worlds(self, entries: list[dict[str, Any]]) -> dict[str, World]:
-        """The worlds of what is listed, by the name that entries give them."""
+        """Return the worlds of what is listed, by the name that entries give them."""
         worlds: dict[str, World] = {"navigation": Navigation(), "procgen": Procgen()}
         worlds |= {shown.world.name: shown.world for shown in self.given.values()}
         named = {entry["environment"] for entry in entries if "environment" in entry}
         return worlds | {name: _registered(name) for name in named - {FILE, *worlds}}
 
     def find(self, name: str, step: int | None = None) -> Shown:
-        """A solver by the name it is listed under, at its newest checkpoint or at a step."""
+        """Find a solver by the name it is listed under, at its newest checkpoint or at a step."""
         if name in self.given:
             return self.given[name]
         path = self._find(name)
@@ -95,7 +95,7 @@ class Library:
         return self._load_once(path, folder, changed)
 
     def document(self, name: str) -> SearchDocument | None:
-        """A saved search by the name it is listed under."""
+        """Return a saved search by the name it is listed under."""
         kind, _, rest = name.partition("/")
         return self.documents.get(rest) if kind == FILE else None
 
@@ -105,7 +105,7 @@ class Library:
         return Shown(load_solver(folder, self.device, world_model=rules), world)
 
     def _find(self, name: str) -> Path:
-        """The folder of a name. What lies outside is unknown, however the path gets there."""
+        """Find the folder of a name. What lies outside is unknown, however the path gets there."""
         kind, _, rest = name.partition("/")
         if kind == SHIPPED and rest in os.listdir(pretrained.FOLDER):
             return pretrained.FOLDER / rest
@@ -196,7 +196,7 @@ def _examined(path: Path, folder: Path) -> _Run:
 
 
 def _described(name: str, path: Path) -> dict[str, Any]:
-    """What the list tells of a run, or why there is nothing to tell."""
+    """Return what the list tells of a run, or why there is nothing to tell."""
     try:
         run = _examined(path, _checkpoint(path, None))
     except CheckpointError as error:
@@ -228,7 +228,7 @@ def _entry(
 
 
 def _saved(name: str, document: SearchDocument) -> dict[str, Any]:
-    """The entry of a search that was saved: there is nothing to choose."""
+    """Return the entry of a search that was saved: there is nothing to choose."""
     solver = document["solver"]
     return {
         "name": name,
@@ -246,7 +246,7 @@ def _saved(name: str, document: SearchDocument) -> dict[str, Any]:
 
 
 def _world(shape: tuple[int, ...], actions: int, env_id: str) -> World:
-    """The world of a run: the one its data are of or, where nothing says so, by shapes."""
+    """Return the world of a run: the one its data are of or, where nothing says so, by shapes."""
     if shape == FRAME_SHAPE and actions == NUM_ACTIONS:
         return Procgen()
     square = len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] <= MAX_SIDE
@@ -260,7 +260,7 @@ def _world(shape: tuple[int, ...], actions: int, env_id: str) -> World:
 
 @lru_cache(8)
 def _registered(env_id: str) -> World:
-    """One of the package's own environments, which may name states by a method ``label(latent)``."""
+    """Return one of the package's own environments, which may name states by a method ``label(latent)``."""
     if env_id == Game24.name:
         return Game24()
     env = gymnasium.make(env_id, render_mode="ansi")
@@ -268,7 +268,7 @@ def _registered(env_id: str) -> World:
 
 
 def _trained_on(path: Path, state: dict[str, Any]) -> Environment:
-    """What a run's data are of: by its config.json, or by the state of a solver that was exported."""
+    """Return what a run's data are of: by its config.json, or by the state of a solver that was exported."""
     said = RunFolder(path).environment()
     if said is not None:
         return said
@@ -281,13 +281,13 @@ def _trained_on(path: Path, state: dict[str, Any]) -> Environment:
 
 
 def _likely_game(name: str) -> str | None:
-    """The game that a run's name names last."""
+    """Return the game that a run's name names last."""
     named = [game for game in GAMES if game in name.lower()]
     return max(named, key=name.lower().rfind) if named else None
 
 
 def _checkpoint(path: Path, step: int | None) -> Path:
-    """A run's checkpoint of a step, or its newest; the folder itself if it is a checkpoint."""
+    """Return a run's checkpoint of a step, or its newest; the folder itself if it is a checkpoint."""
     if (path / "state.json").exists():
         return path
     found = checkpoints(path / "checkpoints")
@@ -306,7 +306,7 @@ def _checkpoint(path: Path, step: int | None) -> Path:
 
 
 def _steps(path: Path) -> list[int]:
-    """The steps of a run's checkpoints, oldest first; none of a folder that is one checkpoint."""
+    """Return the steps of a run's checkpoints, oldest first; none of a folder that is one checkpoint."""
     if (path / "state.json").exists():
         return []
     return [_step_of(folder) for folder in checkpoints(path / "checkpoints")[-MAX_CHECKPOINTS:]]

@@ -86,19 +86,19 @@ class World(ABC):
     differ = "their first actions differ"  # when two solvers disagree on a level
 
     def fields(self) -> list[Field]:
-        """Settings that the page offers; none by default."""
+        """Return the settings that the page offers; none by default."""
         return []
 
     def defaults(self, trained_on: dict[str, Any]) -> Options:
-        """Settings to begin with, by what a run was trained on."""
+        """Return the settings to begin with, by what a run was trained on."""
         return {}
 
     @abstractmethod
     def answer(self, solver: Solver, ask: Ask) -> tuple[State, SearchDocument | None]:
-        """The state after the actions so far and, if the episode goes on, the search for the next one."""
+        """Return the state after the actions so far and, if the episode goes on, the search for the next."""
 
     def disagree(self, first: Solver, second: Solver, levels: Ints, ask: Ask) -> Bools:
-        """On which of the levels ``[L]`` the two solvers do not do the same."""
+        """Tell on which of the levels ``[L]`` the two solvers do not do the same."""
         differ = []
         for level in levels.tolist():
             question: Ask = {**ask, "level": level, "actions": []}
@@ -123,7 +123,7 @@ class Navigation(World):
         return fitting if self.size == 20 else [(max(1, middle - 2), min(self.size - 2, middle + 3))]
 
     def fields(self) -> list[Field]:
-        """Exits, their layout, and the hall."""
+        """Return exits, their layout, and the hall."""
         return [
             {"name": "exits", "choices": ["1", "2"], "by": None},
             {"name": "layout", "choices": list(EXIT_LAYOUTS), "by": None},
@@ -131,7 +131,7 @@ class Navigation(World):
         ]
 
     def defaults(self, trained_on: dict[str, Any]) -> Options:
-        """One exit, in the hall and with the layout that a run was trained on."""
+        """Return one exit, in the hall and with the layout that a run was trained on."""
         layout, hall = trained_on.get("exit_layout"), trained_on.get("hall")
         if layout not in EXIT_LAYOUTS:
             layout = NavigationOptions().exit_layout
@@ -157,7 +157,7 @@ class Navigation(World):
         )
 
     def answer(self, solver: Solver, ask: Ask) -> tuple[State, SearchDocument | None]:
-        """The hall after the actions, and the search as in ``dtsn eval``."""
+        """Return the hall after the actions, and the search as in ``dtsn eval``."""
         options = self._options(ask["options"])
         state, robot = replay_navigation(ask["level"], options, ask["actions"])
         if state["outcome"] is not None:
@@ -168,7 +168,7 @@ class Navigation(World):
         )
 
     def disagree(self, first: Solver, second: Solver, levels: Ints, ask: Ask) -> Bools:
-        """Where one arrives and the other does not."""
+        """Tell where one arrives and the other does not."""
         options, solved = self._options(ask["options"]), []
         for solver in (first, second):
             rows = evaluate_navigation(
@@ -180,7 +180,7 @@ class Navigation(World):
 
 
 def replay_navigation(level: int, options: NavigationOptions, actions: list[int]) -> tuple[State, Ints]:
-    """An episode so far, and where the robot ``[2]`` is."""
+    """Return an episode so far, and where the robot ``[2]`` is."""
     if any(action >= len(MOVES) for action in actions):
         raise UserError(f"actions of Navigation must lie in 0..{len(MOVES) - 1}, got {max(actions)}")
     start = make_levels([level], options)
@@ -218,7 +218,7 @@ class Procgen(World):
     name, actions, level = "procgen", PROCGEN_ACTIONS, SPLITS["test"][0]
 
     def fields(self) -> list[Field]:
-        """The game and its mode."""
+        """Return the game and its mode."""
         modes = {game: list(modes) for game, modes in GAMES.items()}
         return [
             {"name": "game", "choices": list(GAMES), "by": None},
@@ -226,7 +226,7 @@ class Procgen(World):
         ]
 
     def defaults(self, trained_on: dict[str, Any]) -> Options:
-        """The game and the mode that a run was trained on."""
+        """Return the game and the mode that a run was trained on."""
         game, mode = trained_on.get("game"), trained_on.get("mode")
         game = game if game in GAMES else ProcgenOptions().game
         return {"game": game, "mode": mode if mode in GAMES[game] else ProcgenOptions().mode}
@@ -237,7 +237,7 @@ class Procgen(World):
         return ProcgenOptions(**(known | options))
 
     def answer(self, solver: Solver, ask: Ask) -> tuple[State, SearchDocument | None]:
-        """The frame after the actions, and the search as in ``dtsn eval``."""
+        """Return the frame after the actions, and the search as in ``dtsn eval``."""
         options, time = self._options(ask["options"]), len(ask["actions"])
         game = ProcgenEnv(options.game, options.mode)
         frame, _ = game.reset(options={"level": ask["level"]})
@@ -265,7 +265,7 @@ class Game24(World):
     name, actions, level = "dtsn/Game24-v0", PLACES, 0
 
     def answer(self, solver: Solver, ask: Ask) -> tuple[State, SearchDocument | None]:
-        """The operations so far and what is left, and the search as in an evaluation."""
+        """Return the operations so far and what is left, and the search as in an evaluation."""
         _refuse_unknown(ask["options"], {})
         graph, puzzles, made = build_graph(), puzzles_of("test"), ask["actions"]
         hand = int(puzzles[ask["level"] % len(puzzles)])
@@ -313,7 +313,7 @@ class GymWorld(World):
         self.name = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
 
     def answer(self, solver: Solver, ask: Ask) -> tuple[State, SearchDocument | None]:
-        """The state after the actions, as the render function shows it, and the search."""
+        """Return the state after the actions, as the render function shows it, and the search."""
         _refuse_unknown(ask["options"], {})
         observation, info = self.env.reset(seed=ask["level"])
         played = _play(self.env, observation, info, ask["actions"])
@@ -354,7 +354,7 @@ class _Played:
 
 
 def _play(env: gymnasium.Env, observation: Any, info: dict[str, Any], actions: list[int]) -> _Played:
-    """An episode after its actions."""
+    """Return an episode after its actions."""
     played = _Played(observation, info, 0.0, False)
     for time, action in enumerate(actions):
         if played.done:
@@ -367,7 +367,7 @@ def _play(env: gymnasium.Env, observation: Any, info: dict[str, Any], actions: l
 
 
 def _own_picture(env: gymnasium.Env) -> Bytes | str | None:
-    """What the environment renders by itself, if it was made with a render mode that returns it."""
+    """Return what the environment renders by itself, if it was made with a render mode that returns it."""
     return env.render() if env.render_mode in ("rgb_array", "ansi") else None
 
 
@@ -382,7 +382,7 @@ def _scene(rendered: Any) -> Picture | Words | None:
 
 
 def _mixed(seed: int, level: int, time: int) -> int:
-    """A seed for every decision."""
+    """Return a seed for every decision."""
     return int(np.random.SeedSequence([seed, level, time]).generate_state(1, np.uint64)[0] >> 1)
 
 

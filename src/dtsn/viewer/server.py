@@ -59,7 +59,7 @@ class Question(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**20)] = 0
 
     def ask(self) -> Ask:
-        """What of it concerns a world."""
+        """Return what of it concerns a world."""
         search = {"iterations": self.iterations, "rule": self.rule, "temperature": self.temperature}
         return {
             "level": self.level,
@@ -95,7 +95,7 @@ def serve(
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:
-    """How uvicorn serves: it hangs up on slow and on too many clients."""
+    """Return how uvicorn serves: it hangs up on slow and on too many clients."""
     return uvicorn.Config(
         app,
         log_level="warning",
@@ -125,7 +125,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def create_app(library: Library, host: str = "127.0.0.1") -> FastAPI:
-    """The application."""
+    """Return the application."""
     turnstile = Turnstile()
     app = FastAPI(title="dtsn view", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Guard, host=host)
@@ -155,7 +155,7 @@ def create_app(library: Library, host: str = "127.0.0.1") -> FastAPI:
 
 
 def overview(library: Library) -> dict[str, Any]:
-    """What can be shown and chosen."""
+    """Return what can be shown and chosen."""
     entries = library.entries()
     return {
         "runs": entries,
@@ -172,7 +172,7 @@ def _about(world: World) -> dict[str, Any]:
 
 
 def answer(library: Library, question: Question) -> dict[str, Any]:
-    """The state after the actions so far and, if the episode goes on, the search for the next one."""
+    """Return the state after the actions so far and, if the episode goes on, the search for the next one."""
     if document := library.document(question.run):
         return {"state": _saved_state(document), "search": document}
     shown = library.find(question.run, question.step)
@@ -181,7 +181,7 @@ def answer(library: Library, question: Question) -> dict[str, Any]:
 
 
 def _saved_state(document: SearchDocument) -> State:
-    """What is shown beside a search that was saved."""
+    """Return what is shown beside a search that was saved."""
     source, scene = document["source"], document["scene"]
     where = "A saved search."
     if source is not None:
@@ -193,7 +193,7 @@ def _saved_state(document: SearchDocument) -> State:
 
 
 def compare(library: Library, comparison: Comparison) -> dict[str, Any]:
-    """The first of the next levels on which two solvers disagree, or null; and the last that was tried."""
+    """Find the first of the next levels on which two solvers disagree, and the last that was tried."""
     first, second = (library.find(asked.run, asked.step) for asked in (comparison.first, comparison.second))
     if first.world.name != second.world.name:
         raise UserError(f"both runs must be of one world, got {first.world.name} and {second.world.name}")
@@ -209,14 +209,14 @@ def compare(library: Library, comparison: Comparison) -> dict[str, Any]:
 
 
 def _add_file(app: FastAPI, path: Path) -> None:
-    """One file of the page under its own fixed address: no path of a request ever reaches the disk."""
+    """Serve one file of the page at a fixed address: no path of a request ever reaches the disk."""
     media_type, url = MEDIA_TYPES[path.suffix], "/" if path.name == "index.html" else f"/{path.name}"
     response = Response(path.read_bytes(), media_type=media_type)
     app.add_api_route(url, lambda: response, methods=["GET"])
 
 
 def _add_refusals(app: FastAPI) -> None:
-    """Every failure is answered with a sentence."""
+    """Answer every failure with a sentence."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -240,7 +240,7 @@ def _add_refusals(app: FastAPI) -> None:
 
 
 def _first_problem(error: RequestValidationError) -> str:
-    """The first thing that is wrong with a question; long and nested values are not repeated."""
+    """Return the first thing that is wrong with a question; long and nested values are not repeated."""
     problem = error.errors()[0]
     where = ".".join(str(part) for part in problem["loc"][1:]) or "the request"
     value = problem.get("input")

@@ -49,7 +49,7 @@ class Variant:
         return f"{self.ablation or self.solver}-{self.trajectories}-T{self.train_iterations}"
 
     def config(self, seed: int, steps: int | None = None) -> TrainConfig:
-        """Every number of a run."""
+        """Return every number of a run."""
         solver = replace(RECIPE.solver, name=self.solver, iterations=self.train_iterations)
         if self.solver != "dtsn" or self.ablation == "no_ranking":
             solver = replace(solver, weights=replace(solver.weights, ranking=0.0))
@@ -103,14 +103,14 @@ class Game24Campaign:
                 raise UserError(f"{name} must be at least 1, got {value}")
 
     def cells(self) -> list[Cell]:
-        """All runs, seed by seed, so that an early stop leaves whole comparisons; ablations come last."""
+        """List all runs seed by seed, so that an early stop leaves whole comparisons; ablations come last."""
         cells = [Cell(variant, seed) for seed in range(self.seeds) for variant in self.variants]
         return sorted(cells, key=lambda cell: VARIANTS[cell.variant].ablation is not None)
 
     def waiting(self) -> Iterator[Cell]:
-        """The runs that have no row yet."""
+        """Return the runs that have no row yet."""
         return (cell for cell in self.cells() if not self.path(cell).exists())
 
     def path(self, cell: Cell) -> Path:
-        """The file of a run's results."""
+        """Return the file of a run's results."""
         return self.results / "rows" / f"{cell.variant}-{cell.seed}.json"

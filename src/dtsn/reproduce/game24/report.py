@@ -60,12 +60,12 @@ class Score:
 
 
 def read_runs(results: Path) -> Runs:
-    """All runs that have a row."""
+    """Read all runs that have a row."""
     return [json.loads(path.read_text()) for path in sorted((results / "rows").glob("*.json"))]
 
 
 def scores(runs: Runs) -> dict[Scenario, Score]:
-    """Success of every scenario. D-TSN with T = 1 is value-only training: its scenarios have those runs."""
+    """Score every scenario. D-TSN with T = 1 is value-only training: its scenarios have those runs."""
     found: dict[Scenario, dict[int, str]] = defaultdict(dict)
     for run in runs:
         names = ("search", "dtsn") if run["solver"] == "search" else (run["solver"],)
@@ -83,7 +83,7 @@ def scores(runs: Runs) -> dict[Scenario, Score]:
 
 
 def summarise(found: dict[Scenario, Score]) -> dict[str, Any]:
-    """``{"rows": [...], "ablations": [...]}``: success as a share, the spread over seeds, n episodes."""
+    """Return ``{"rows": [...], "ablations": [...]}``: success as a share, spread over seeds, n episodes."""
 
     def row(scenario: Scenario, score: Score) -> dict[str, Any]:
         return {
@@ -117,7 +117,7 @@ def build_game24_report(results: Path, page: Path) -> list[Path]:
 
 
 def draw_success(found: dict[Scenario, Score], path: Path) -> Path:
-    """Success against acting T, a line for each training, a panel for each rule; the follow-up's dashed."""
+    """Draw success against acting T, a line per training, a panel per rule; the follow-up's dashed."""
     figure = new_figure(8.4, 3.4)
     panels = figure.subplots(1, len(RULES), sharey=True)
     trained = {(s.solver, s.train_iterations): None for s in found if _is_main(s)}
@@ -155,7 +155,7 @@ def _is_main(scenario: Scenario) -> bool:
 
 
 def page_text(runs: Runs, found: dict[Scenario, Score], picture: Path) -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     seeds = sorted({run["seed"] for run in runs})
     over = f"up to {len(seeds)} seeds of training" if len(seeds) > 1 else "one seed of training"
     parts = [

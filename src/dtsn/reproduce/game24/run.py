@@ -87,7 +87,7 @@ def train(variant: Variant, seed: int, steps: int | None = None) -> Solver:
 
 
 def batches(data: Demonstrations, size: int, number: int, seed: int) -> Iterator[Batch]:
-    """Shuffled decisions, epoch after epoch; the return of every one of them is a win."""
+    """Yield shuffled decisions, epoch after epoch; the return of every one of them is a win."""
     states, following = data.states[:, :-1].ravel(), data.states[:, 1:].ravel()
     actions, rng = data.actions.ravel(), np.random.default_rng(seed)
     last = np.zeros(data.actions.shape, bool)
@@ -112,7 +112,7 @@ def batches(data: Demonstrations, size: int, number: int, seed: int) -> Iterator
 
 
 def _from(actions: Ints, start: int) -> Ints:
-    """The decisions ``[N, 9]`` from number ``start`` on; −1 after the last."""
+    """Return the decisions ``[N, 9]`` from number ``start`` on; −1 after the last."""
     return np.pad(actions[:, start:], ((0, 0), (0, start)), constant_values=-1)
 
 
@@ -126,7 +126,7 @@ def test(solver: Solver) -> Iterator[dict[str, Any]]:
 
 
 def acting(solver: Solver, iterations: int, rule: Rule) -> Solver:
-    """The same solver, acting with this T and rule."""
+    """Return the same solver, acting with this T and rule."""
     config = dataclasses.replace(
         solver.config, act_iterations=iterations, act_rule=rule, temperature=ACT_TEMPERATURE
     )

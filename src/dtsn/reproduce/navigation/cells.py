@@ -28,7 +28,7 @@ class Cell:
 
     @classmethod
     def of(cls, by_seed: Mapping[int, Columns]) -> Cell:
-        """The cell of the rows of each seed."""
+        """Return the cell of the rows of each seed."""
         levels, table = _crossed(by_seed)
         return cls(
             tuple(sorted(by_seed)),
@@ -67,12 +67,12 @@ class Cell:
         return dict(zip(self.seeds, rates, strict=True))
 
     def of_seeds(self, seeds: Collection[int]) -> Cell:
-        """The cell of some of its seeds."""
+        """Return the cell of some of its seeds."""
         rows = [row for row, seed in enumerate(self.seeds) if seed in seeds]
         return self._part(tuple(self.seeds[row] for row in rows), self.level, lambda table: table[rows])
 
     def on_levels(self, levels: Ints) -> Cell:
-        """The cell of some of its levels, in their order in ``levels``."""
+        """Return the cell of some of its levels, in their order in ``levels``."""
         order = np.argsort(self.level)
         columns = order[np.searchsorted(self.level[order], levels)]
         return self._part(self.seeds, levels, lambda table: table[:, columns])
@@ -83,7 +83,7 @@ class Cell:
 
 
 def aligned(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells of the same halls cut down to the seeds and levels that all of them have."""
+    """Cut cells of the same halls down to the seeds and levels that all of them have."""
     if not cells:
         return []
     seeds, levels = set(cells[0].seeds), cells[0].level
@@ -104,7 +104,7 @@ class PlanCell:
 
     @classmethod
     def of(cls, by_seed: Mapping[int, Columns]) -> PlanCell:
-        """The cell of the rows of each seed."""
+        """Return the cell of the rows of each seed."""
         _, table = _crossed(by_seed)
         return cls(tuple(sorted(by_seed)), table("decisions"), table("into_wall"), table("optimal"))
 
@@ -129,7 +129,7 @@ Plans = Mapping[str, Mapping[Scenario, PlanCell]]
 
 
 def read_results(folder: Path) -> dict[str, dict[Scenario, Cell]]:
-    """The episodes of every variant and scenario that a results folder has."""
+    """Read the episodes of every variant and scenario that a results folder has."""
     return {
         key: {
             scenario: Cell.of({seed: read_rows(path, NavigationRow) for seed, path in paths.items()})
@@ -140,7 +140,7 @@ def read_results(folder: Path) -> dict[str, dict[Scenario, Cell]]:
 
 
 def read_plans(folder: Path) -> dict[str, dict[Scenario, PlanCell]]:
-    """The plans of every variant and scenario that a results folder has."""
+    """Read the plans of every variant and scenario that a results folder has."""
     return {
         key: {
             scenario: PlanCell.of({seed: read_rows(path, PlanRow) for seed, path in paths.items()})
@@ -151,7 +151,7 @@ def read_plans(folder: Path) -> dict[str, dict[Scenario, PlanCell]]:
 
 
 def _files(folder: Path) -> dict[str, dict[Scenario, dict[int, Path]]]:
-    """The files of rows by variant, scenario and seed, in the order of the tables."""
+    """Return the files of rows by variant, scenario and seed, in the order of the tables."""
     found: dict[str, dict[Scenario, dict[int, Path]]] = {}
     for key in VARIANTS:
         for path in sorted((folder / key).glob(f"seed-*/*{SUFFIX}")):
@@ -162,12 +162,12 @@ def _files(folder: Path) -> dict[str, dict[Scenario, dict[int, Path]]]:
 
 
 def _order(scenario: Scenario) -> tuple[object, ...]:
-    """2 exits before 1, then by the search when acting, greedy and drawn actions last."""
+    """Sort 2 exits before 1, then by the search when acting, greedy and drawn actions last."""
     return -scenario.exits, scenario.temperature or 0, scenario.rule == "greedy", scenario.act_iterations
 
 
 def _crossed(by_seed: Mapping[int, Columns]) -> tuple[Ints, Callable[[str], Float64s]]:
-    """The levels that all seeds have ``[L]``, and a function from a column's name to its table ``[S, L]``."""
+    """Return the levels that all seeds have ``[L]``, and a function from a column's name to ``[S, L]``."""
     parts: Sequence[Columns] = [by_seed[seed] for seed in sorted(by_seed)]
     shared = parts[0]["level"]
     for part in parts[1:]:

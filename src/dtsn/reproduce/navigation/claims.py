@@ -53,7 +53,7 @@ class Finding:
 
 
 def judge(check: Check, results: Results) -> Finding | None:
-    """The difference of the two success rates by an interval that knows seeds and levels; None without rows.
+    """Compare two success rates by an interval that knows seeds and levels; None without rows.
 
     A check holds, or fails, if the interval is wholly on one side of the margin and there are
     ``MIN_SEEDS`` training runs on both sides.
@@ -82,13 +82,13 @@ def judge(check: Check, results: Results) -> Finding | None:
 
 
 def _same_halls(a: Side, b: Side) -> bool:
-    """Whether a level seed is the same hall on both sides."""
+    """Tell whether a level seed is the same hall on both sides."""
     first, second = VARIANTS[a.variant].family.options, VARIANTS[b.variant].family.options
     return a.scenario.exits == b.scenario.exits and first == second
 
 
 def verdict(findings: Sequence[Finding | None]) -> str:
-    """What the checks of a claim say together."""
+    """Return what the checks of a claim say together."""
     outcomes = [finding.holds for finding in findings if finding is not None]
     if len(outcomes) < len(findings):
         return "rows are missing"
@@ -100,7 +100,7 @@ def verdict(findings: Sequence[Finding | None]) -> str:
 
 
 def family_claims(family: str) -> list[Claim]:
-    """The paper's claims, for those variants of a family that they are about."""
+    """Return the paper's claims, for those variants of a family that they are about."""
     rows = {row.recipe.key: row for row in of_family(family)}
     return [*_solver_claims(rows), *_ablation_claims(rows.values()), *_search_claims(rows)]
 
@@ -113,7 +113,7 @@ def _side(row: Variant, exits: int, act_iterations: int | None = None) -> Side:
 
 
 def _solver_claims(rows: dict[str, Variant]) -> list[Claim]:
-    """Claims about the four solvers; none unless all are there."""
+    """Return the claims about the four solvers; none unless all are there."""
     if not {"dtsn", *BASELINES} <= rows.keys():
         return []
     dtsn, search = rows["dtsn"], rows["search"]
@@ -145,7 +145,7 @@ def _solver_claims(rows: dict[str, Variant]) -> list[Claim]:
 
 
 def _ablation_claims(rows: Iterable[Variant]) -> list[Claim]:
-    """Claims about the parts of D-TSN, and those added to it: each is worth something at one exit."""
+    """Return the claims about the parts of D-TSN, and about those added: each is worth something."""
     listed = list(rows)
     whole = next((row for row in listed if row.recipe.key == "dtsn"), None)
     if whole is None:
@@ -163,7 +163,7 @@ def _ablation_claims(rows: Iterable[Variant]) -> list[Claim]:
 
 
 def _search_claims(rows: dict[str, Variant]) -> list[Claim]:
-    """Claims about more search, in training and when acting."""
+    """Return the claims about more search, in training and when acting."""
     claims = []
     if {"dtsn-5", "dtsn", "dtsn-20"} <= rows.keys():
         steps = (("dtsn-5", "dtsn"), ("dtsn", "dtsn-20"))
@@ -187,7 +187,7 @@ def _search_claims(rows: dict[str, Variant]) -> list[Claim]:
 
 
 def exits_text(exits: int) -> str:
-    """``2 exits``."""
+    """Write ``2 exits``."""
     return f"{exits} exit{'s' * (exits != 1)}"
 
 

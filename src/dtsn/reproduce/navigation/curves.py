@@ -19,7 +19,7 @@ Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -
 
 
 def read_curve(path: Path) -> dict[str, Float64s]:
-    """A learning curve as columns ``[points]``; NaN in empty cells."""
+    """Read a learning curve as columns ``[points]``; NaN in empty cells."""
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         rows = [row for row in reader if None not in row.values()]  # without a half-written last line
@@ -27,7 +27,7 @@ def read_curve(path: Path) -> dict[str, Float64s]:
 
 
 def best_temperature(curves: Curves, row: Variant) -> float | None:
-    """The temperature to draw actions with that has the best mean return on validation levels, two exits.
+    """Choose the temperature to draw actions with: the best mean return on validation levels, two exits.
 
     None if no finished run tells.
     """
@@ -41,7 +41,7 @@ def best_temperature(curves: Curves, row: Variant) -> float | None:
 
 
 def softmax_column(temperature: float) -> str:
-    """The column of a curve with the mean return of drawn actions."""
+    """Return the column of a curve with the mean return of drawn actions."""
     return f"validation_return_softmax_{temperature:g}"
 
 
@@ -65,7 +65,7 @@ class Curve:
                 raise UserError(f"{path} is damaged ({error!r}): delete it or copy it again") from error
 
     def steps(self) -> set[float]:
-        """The steps that have a point."""
+        """Return the steps that have a point."""
         return {row["step"] for row in self.rows}
 
     def add(self, metrics: dict[str, float]) -> None:

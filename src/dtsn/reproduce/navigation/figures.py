@@ -39,7 +39,7 @@ DIAMOND: dict[str, Any] = {
 
 
 def success_bars(results: Results, rows: Sequence[Variant], path: Path) -> Path:
-    """Success rates with their intervals, and the paper's as diamonds beside them."""
+    """Draw success rates with their intervals, and the paper's as diamonds beside them."""
     figure = new_figure(2.0 + 1.8 * len(rows), 4.2)
     for axes, (exits, title) in zip(figure.subplots(1, 2, sharey=True), PANELS.items(), strict=True):
         tidy(axes, title)
@@ -66,7 +66,7 @@ def success_bars(results: Results, rows: Sequence[Variant], path: Path) -> Path:
 
 
 def learning_curves(curves: Mapping[str, Mapping[int, Mapping[str, Float64s]]], path: Path) -> Path:
-    """Validation success against training steps: seeds thin, their mean bold.
+    """Draw validation success against training steps: seeds thin, their mean bold.
 
     ``curves`` is ``{solver: {seed: {"step": [n], "validation_success_2": [n], ...}}}``, NaN where a step
     was not validated.
@@ -97,7 +97,7 @@ def learning_curves(curves: Mapping[str, Mapping[int, Mapping[str, Float64s]]], 
 
 
 def sample_paths(scenes: Sequence[Scene], path: Path) -> Path:
-    """Halls side by side with the robots' paths.
+    """Draw halls side by side with the robots' paths.
 
     A path that ends inside a wall, off the grid, or with the same cell twice ends in a collision (a cross).
     Robots drive on the right of the line they follow, so that a way back lies beside the way there.
@@ -125,7 +125,7 @@ def sample_paths(scenes: Sequence[Scene], path: Path) -> Path:
 
 
 def _lane(cells: Ints, right: float) -> Float64s:
-    """The line ``[n, 2]`` of a robot through ``cells``, driving ``right`` of their middle."""
+    """Return the line ``[n, 2]`` of a robot through ``cells``, driving ``right`` of their middle."""
     move = np.diff(cells, axis=0)
     move = move[np.any(move != 0, axis=1)]
     corners = cells[0] + np.concatenate([[(0, 0)], np.cumsum(move, axis=0)])
@@ -136,7 +136,7 @@ def _lane(cells: Ints, right: float) -> Float64s:
 
 
 def _outcome(scene: Scene, cells: Ints) -> tuple[str, str]:
-    """How a path ends: as a marker, and in words."""
+    """Return how a path ends: as a marker, and in words."""
     walls, end, steps = scene["walls"], cells[-1], len(cells) - 1
     outside = np.any((end < 0) | (end >= walls.shape))
     if outside or walls[tuple(end)] or (steps and np.array_equal(end, cells[-2])):

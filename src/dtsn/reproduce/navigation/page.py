@@ -46,7 +46,7 @@ def navigation_page(
     missing: Sequence[str],
     source: str,
 ) -> str:
-    """The page; ``source`` is the folder of the raw files as seen from it, ``figures`` path -> caption."""
+    """Write the page; ``source`` is the raw files' folder as seen from it, ``figures`` path -> caption."""
     main = of_family("main")
     sections = [
         "# Navigation: results",
@@ -92,7 +92,7 @@ def navigation_page(
 
 
 def _compared(rows: Iterable[Variant]) -> list[Variant]:
-    """The rows of a family's first table: solvers, without ablations and other searches in training."""
+    """List the rows of a family's first table: solvers, without ablations and other searches in training."""
     trained = NAVIGATION.solver.iterations
     return [row for row in rows if not _is_ablation(row) and row.solver.iterations == trained]
 
@@ -148,7 +148,7 @@ def _results_table(cells: Results, rows: Sequence[Variant]) -> str:
 
 
 def _greedy(cells: Results, rows: Sequence[Variant]) -> list[str]:
-    """Acting by a search that always expands the best node, beside the sampled one."""
+    """Compare acting by a search that always expands the best node with the sampled one."""
     lines = []
     for row in rows:
         for exits in EXITS:
@@ -169,7 +169,7 @@ def _greedy(cells: Results, rows: Sequence[Variant]) -> list[str]:
 
 
 def _drawn(cells: Results, curves: Curves, rows: Sequence[Variant]) -> list[str]:
-    """The control for chance: solvers without sampling, with actions drawn from softmax(Q / τ)."""
+    """Return the control for chance: solvers without sampling, with actions drawn from softmax(Q / τ)."""
     lines, chosen = [], []
     for row in (row for row in rows if not searches(row.solver.name)):
         for exits in EXITS:
@@ -219,7 +219,7 @@ def _plans(plans: Plans, rows: Sequence[Variant]) -> list[str]:
 
 
 def _iterations(cells: Results, rows: Sequence[Variant]) -> list[str]:
-    """More search: trained and acting with the same T, and acting with another."""
+    """Report more search: trained and acting with the same T, and acting with another."""
     trained = sorted(
         (row for row in rows if not _is_ablation(row) and row.solver.name == "dtsn"),
         key=lambda row: row.solver.iterations,
@@ -282,7 +282,7 @@ def _seeds(cells: Results) -> list[str]:
 
 
 def _earlier(cells: Results) -> list[str]:
-    """The results of version 0.1, by other encoders."""
+    """Return the results of version 0.1, by other encoders."""
     families = [family for family in FAMILIES.values() if not family.is_current]
     found = [family for family in families if any(row.key in cells for row in of_family(family.key))]
     if not found:
@@ -329,7 +329,7 @@ def _evidence(check: Check, finding: Finding | None) -> str:
 
 
 def _scenario(scenario: Scenario, row: Variant) -> str:
-    """A scenario in words; the search is named where it is not the one trained with."""
+    """Return a scenario in words; the search is named where it is not the one trained with."""
     words = [exits_text(scenario.exits)]
     if scenario.act_iterations != row.act_iterations:
         words.append(f"T={scenario.act_iterations}")
@@ -349,7 +349,7 @@ def _paper_of(side: Side) -> PaperNumber | None:
 
 
 def _setup(meta: Mapping[str, Any]) -> list[str]:
-    """The command and the circumstances, as far as they are known."""
+    """Return the command and the circumstances, as far as they are known."""
     facts = {name: meta[name] for name in ("dtsn", "levels") if name in meta}
     facts |= dict(sorted(meta.get("machine", {}).items()))
     return [

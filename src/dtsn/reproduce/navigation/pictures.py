@@ -15,14 +15,14 @@ from dtsn.reproduce.navigation.plan import Campaign, Task
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL, VARIANTS
 from dtsn.solvers.solver import Solver
 from dtsn.training.loading import load_solver
-from dtsn.training.trainer import has_run
+from dtsn.training.loop import has_run
 
 COMPARED = ("qnet", "dtsn")  # the solver that fails, and the one that does not
 HALLS_SHOWN = 4
 
 
 def draw_figures(campaign: Campaign, figures: Path) -> list[Path]:
-    """The pictures whose runs are there; rows may come without the runs that made them, as in a clone."""
+    """Draw the pictures whose runs are there; a clone has rows without the runs that made them."""
     runs = {name: campaign.run_folder(Task(name, 0)) for name in COMPARED}
     tasks = campaign.tasks()
     if not all(Task(name, 0) in tasks and has_run(run) for name, run in runs.items()):
@@ -33,7 +33,7 @@ def draw_figures(campaign: Campaign, figures: Path) -> list[Path]:
 
 
 def draw_paths(campaign: Campaign, path: Path) -> list[Path]:
-    """The first test halls with one exit where the Q-network fails and D-TSN does not, if there are any."""
+    """Draw the first test halls with one exit where the Q-network fails and D-TSN does not, if any."""
     rows = {
         name: read_rows(campaign.episodes_path(Task(name, 0), VARIANTS[name].scenario(1)), NavigationRow)
         for name in COMPARED

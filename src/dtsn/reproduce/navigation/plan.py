@@ -90,45 +90,45 @@ class Campaign:
         return [VARIANTS[key] for key in dict.fromkeys(found)]
 
     def tasks(self) -> list[Task]:
-        """Every run: one seed of all variants before the next, so that tables fill evenly."""
+        """Return every run: one seed of all variants before the next, so that tables fill evenly."""
         counts = {row.key: self.seeds or row.seeds for row in self.rows}
         return [
             Task(key, seed) for seed in range(max(counts.values())) for key in counts if seed < counts[key]
         ]
 
     def config(self, task: Task) -> TrainConfig:
-        """The training run of a task."""
+        """Return the training run of a task."""
         config = VARIANTS[task.variant].config(task.seed)
         return config if self.steps is None else replace(config, steps=self.steps)
 
     def training(self, task: Task) -> Task:
-        """The task whose training run a task acts with: mostly itself."""
+        """Return the task whose training run a task acts with: mostly itself."""
         return Task(VARIANTS[task.variant].weights_of or task.variant, task.seed)
 
     def run_folder(self, task: Task) -> Path:
-        """Where the checkpoints of a task are."""
+        """Return where the checkpoints of a task are."""
         trained = self.training(task)
         return self.runs / trained.variant / f"seed-{trained.seed}"
 
     def log_path(self, task: Task) -> Path:
-        """Where the output of a task goes."""
+        """Return where the output of a task goes."""
         return self.runs / task.variant / f"seed-{task.seed}.log"
 
     def episodes_path(self, task: Task, scenario: Scenario) -> Path:
-        """Where the episodes of a test go."""
+        """Return where the episodes of a test go."""
         return rows_path(self.results / "rows" / task.variant / f"seed-{task.seed}", scenario.name)
 
     def plans_path(self, task: Task, scenario: Scenario) -> Path:
-        """Where the plans of a test go."""
+        """Return where the plans of a test go."""
         return rows_path(self.results / "plans" / task.variant / f"seed-{task.seed}", scenario.name)
 
     def curve_path(self, task: Task) -> Path:
-        """Where the learning curve of a task is."""
+        """Return where the learning curve of a task is."""
         trained = self.training(task)
         return self.results / "curves" / trained.variant / f"seed-{trained.seed}.csv"
 
     def missing_tests(self, task: Task) -> list[tuple[Scenario, int]]:
-        """(scenario, levels) of the tests that a task still owes."""
+        """List (scenario, levels) of the tests that a task still lacks."""
         self._check_steps(task)
         tests = [(test.scenario, getattr(self, test.levels)) for test in VARIANTS[task.variant].tests]
         return [
@@ -138,18 +138,18 @@ class Campaign:
         ]
 
     def missing_plans(self, task: Task) -> list[Scenario]:
-        """The scenarios in which a task's plans still have to be checked."""
+        """Return the scenarios in which a task's plans still have to be checked."""
         row = VARIANTS[task.variant]
         scenarios = [row.scenario(exits) for exits in (2, 1)] if row.plans else []
         levels = min(self.plan_levels, self.levels)
         return [found for found in scenarios if count_rows(self.plans_path(task, found)) != levels]
 
     def is_trained(self, task: Task) -> bool:
-        """Whether its learning curve has its last point."""
+        """Tell whether its learning curve has its last point."""
         return max(Curve(self.curve_path(task)).steps(), default=None) == self.config(task).steps
 
     def is_done(self, task: Task) -> bool:
-        """Whether nothing of a task is left to do."""
+        """Tell whether nothing of a task is left to do."""
         if VARIANTS[task.variant].purpose == WEIGHT_SEARCH:
             return self.is_trained(task)
         return not self.missing_tests(task) and not self.missing_plans(task)

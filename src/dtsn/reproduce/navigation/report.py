@@ -62,7 +62,7 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
 
 
 def read_curves(folder: Path) -> dict[str, dict[int, dict[str, Float64s]]]:
-    """The learning curves of every variant and seed."""
+    """Read the learning curves of every variant and seed."""
     return {
         key: {int(path.stem.removeprefix("seed-")): read_curve(path) for path in paths}
         for key in VARIANTS
@@ -71,7 +71,7 @@ def read_curves(folder: Path) -> dict[str, dict[int, dict[str, Float64s]]]:
 
 
 def headline(cells: Results, plans: Plans, curves: Curves) -> dict[str, Any]:
-    """The main table, and that of the paper's losses, in short: rates from 0 to 1, by solver and exits.
+    """Return the main table, and that of the paper's losses, in short: rates from 0 to 1.
 
     Solvers that do not search come with a control that draws actions, at the temperature that validation
     levels with two exits chose.
@@ -127,7 +127,7 @@ def _by_exits(cells: Mapping[Scenario, Cell], scenario: Any, row: Variant) -> di
 
 
 def _acted(cells: Mapping[Scenario, Cell]) -> dict[str, list[float]]:
-    """T when acting -> success at two exits and at one, by sampled searches on the same levels and seeds."""
+    """Map T when acting to success at two exits and at one: sampled searches, the same levels and seeds."""
     searched = {found for found in cells if found.rule == "sample" and found.temperature is None}
     tried = sorted({found.act_iterations for found in searched})
     tried = [t for t in tried if all(Scenario(exits, t) in cells for exits in EXITS)]
@@ -139,7 +139,7 @@ def _acted(cells: Mapping[Scenario, Cell]) -> dict[str, list[float]]:
 
 
 def summary(cells: Results) -> dict[str, dict[str, Any]]:
-    """Every variant and scenario: rates from 0 to 1, with 95% intervals that know seeds and levels."""
+    """Return every variant and scenario: rates from 0 to 1, with 95% intervals that know seeds and levels."""
     return {
         key: {
             scenario.name: {
@@ -159,7 +159,7 @@ def summary(cells: Results) -> dict[str, dict[str, Any]]:
 
 
 def missing_parts(cells: Results, plans: Plans, curves: Curves, meta: Mapping[str, Any]) -> list[str]:
-    """What a finished campaign has and this one has not, a line each."""
+    """Return what a finished campaign has and this one has not, a line each."""
     lines = []
     for row in (row for row in VARIANTS.values() if row.family.is_current and row.purpose == "table"):
         found = cells.get(row.key, {})

@@ -28,7 +28,8 @@ from dtsn.reproduce.navigation.plan import Campaign, Task
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant
 from dtsn.solvers.solver import Solver
 from dtsn.training.loading import load_solver
-from dtsn.training.trainer import Trainer, has_run, train_run
+from dtsn.training.loop import has_run, train_run
+from dtsn.training.trainer import Trainer
 
 DECISIONS = 25  # of an episode, roughly: short ways, and some that time out
 
@@ -94,7 +95,7 @@ def train_task(campaign: Campaign, task: Task) -> None:
 
 
 def validate(solver: Solver, row: Variant, levels: int) -> dict[str, float]:
-    """Success on validation levels, in both scenarios."""
+    """Measure success on validation levels, in both scenarios."""
     point = {}
     for exits in EXITS:
         options = row.options(exits)
@@ -104,7 +105,7 @@ def validate(solver: Solver, row: Variant, levels: int) -> dict[str, float]:
 
 
 def validate_draws(solver: Solver, row: Variant, levels: int) -> dict[str, float]:
-    """Mean return on validation levels with two exits, by the temperature that actions are drawn with.
+    """Measure the mean return on validation levels with two exits, by the temperature of drawn actions.
 
     An episode that does not arrive counts as one that took all steps.
     """
@@ -123,7 +124,7 @@ def _acting(row: Variant, run: Path, device: str, scenario: Scenario) -> Solver:
 
 
 def collect_data(folder: Path, options: NavigationOptions) -> Path:
-    """The 1000 expert trajectories through halls like these, collected at first use.
+    """Collect the 1000 expert trajectories through halls like these, unless they are there.
 
     All runs have the same: small halls are few, and test halls must be new to every run.
     """
@@ -136,7 +137,7 @@ def collect_data(folder: Path, options: NavigationOptions) -> Path:
 
 
 def estimate_hours(campaign: Campaign) -> float:
-    """Hours of one core that are left to do, by a few steps of every variant on this machine."""
+    """Estimate the hours of one core that are left, by a few steps of every variant on this machine."""
     seconds: dict[str, tuple[float, float]] = {}
     total = 0.0
     for task in campaign.tasks():

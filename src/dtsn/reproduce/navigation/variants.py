@@ -124,15 +124,15 @@ class Variant:
         return list(dict.fromkeys(t for t in found if t is not None))
 
     def scenario(self, exits: int) -> Scenario:
-        """The scenario of the main table: acting as it was trained."""
+        """Return the scenario of the main table: acting as it was trained."""
         return Scenario(exits, self.act_iterations)
 
     def config(self, seed: int) -> TrainConfig:
-        """The training run with a seed."""
+        """Return the training run with a seed."""
         return replace(self.train, seed=seed)
 
     def options(self, exits: int) -> NavigationOptions:
-        """The halls it is tested on."""
+        """Return the halls it is tested on."""
         return replace(self.family.options, exits=exits)
 
 
@@ -279,7 +279,7 @@ _BFLOAT16 = Recipe("dtsn-bfloat16", "D-TSN, encoder in bfloat16", network={"prec
 
 
 def _tests(train: TrainConfig, more: bool, levels: LevelSet) -> tuple[Trial, ...]:
-    """How a solver is tested: as trained, and ``more``: greedily, or with drawn actions."""
+    """Return how a solver is tested: as trained, and ``more``: greedily, or with drawn actions."""
     solver = train.solver
     trained = solver.act_iterations or solver.iterations
     tests = [Trial(Scenario(exits, trained), levels) for exits in EXITS]
@@ -297,7 +297,7 @@ def _tests(train: TrainConfig, more: bool, levels: LevelSet) -> tuple[Trial, ...
 
 
 def searches(solver: str) -> bool:
-    """Whether a solver acts by best-first search, so that T and the rule say something."""
+    """Tell whether a solver acts by best-first search, so that T and the rule say something."""
     return SOLVERS[solver].acting_planner == "best_first"
 
 
@@ -310,7 +310,7 @@ def _family(
     act: Iterable[str] = (),
     levels: LevelSet = "act_levels",
 ) -> list[Variant]:
-    """Variants of a family; those of ``act`` are tested with other searches too.
+    """List the variants of a family; those of ``act`` are tested with other searches too.
 
     The main family's keys are the recipes' own.
     """
@@ -329,7 +329,7 @@ def _family(
 
 
 def _weighted(family: Family, solver: str) -> TrainConfig:
-    """The family's configuration with the loss weights that were chosen for a solver."""
+    """Return the family's configuration with the loss weights that were chosen for a solver."""
     if not family.is_current:
         return family.train
     base = family.train.solver
@@ -338,7 +338,7 @@ def _weighted(family: Family, solver: str) -> TrainConfig:
 
 
 def _weight_search(family: Family) -> list[Variant]:
-    """Every solver with one of its weights changed at a time; validated alone, never tested."""
+    """Return every solver with one of its weights changed at a time; validated alone, never tested."""
     found = []
     for solver, recipe in SOLVER_RECIPES.items():
         tried = [replace(recipe, key=f"weights-{solver}", title="the recipe's")]
@@ -381,5 +381,5 @@ VARIANTS: Mapping[str, Variant] = _variants()
 
 
 def of_family(key: str) -> list[Variant]:
-    """The variants of a family's tables."""
+    """Return the variants of a family's tables."""
     return [row for row in VARIANTS.values() if row.family.key == key and row.purpose == "table"]

@@ -12,7 +12,7 @@ from dtsn.reproduce.navigation.variants import CHOSEN_WEIGHTS, EXITS, SYMBOLS, V
 
 
 def best_weights(curves: Curves, tried: Iterable[Variant]) -> Mapping[str, float]:
-    """The loss weights with the best mean success over all scenarios on validation levels; {}: the recipe's.
+    """Choose the loss weights of the best mean success on validation levels; {}: the recipe's.
 
     The recipe's stay where none is better; of equals the first is taken.
     """
@@ -31,7 +31,7 @@ def best_weights(curves: Curves, tried: Iterable[Variant]) -> Mapping[str, float
 
 
 def weights_section(curves: Curves) -> list[str]:
-    """What loss weights other than the recipe's do, by validation levels at the end of training."""
+    """Return what loss weights other than the recipe's do, by validation levels at the end of training."""
     rows = [row for row in VARIANTS.values() if row.purpose == "weight_search"]
     lines = []
     for title in dict.fromkeys(row.title for row in rows):
@@ -53,7 +53,7 @@ def weights_section(curves: Curves) -> list[str]:
 
 
 def _chosen() -> str:
-    """The loss weights that solvers have in the main table where they are not the recipe's, in words."""
+    """Say which loss weights solvers have in the main table where they are not the recipe's."""
     told = [
         f"{SYMBOLS[term]} = {value:g} for {SOLVERS[solver].title}"
         for solver, weights in CHOSEN_WEIGHTS.items()
@@ -63,7 +63,7 @@ def _chosen() -> str:
 
 
 def _validated(curves: Curves, row: Variant, exits: int) -> str:
-    """Validation success at the last step of every run; those that have not got there do not count."""
+    """Tabulate validation success at the last step of every run that has got there."""
     runs = [curve for _, curve in sorted(curves.get(row.key, {}).items())]
     ended = [curve for curve in runs if row.train.steps in curve["step"][-1:]]
     return ", ".join(percent(float(curve[f"validation_success_{exits}"][-1])) for curve in ended) or "–"

@@ -45,7 +45,7 @@ class DoorKeyEnv(gymnasium.Env):  # type: ignore[misc]
         return self._observation(), {}
 
     def step(self, action: int) -> tuple[Bytes, float, bool, bool, dict[str, Any]]:
-        """Move; walls, borders and the locked door stop the robot."""
+        """Move the robot; walls, borders and the locked door stop it."""
         row, column = (here + move for here, move in zip(self._robot, MOVES[action], strict=True))
         inside = 0 <= row < self.size and 0 <= column < self.size
         blocked = column == self._column and not ((row, column) == self._door and self._has_key)

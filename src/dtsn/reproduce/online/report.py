@@ -18,7 +18,7 @@ COLOURS = {"dqn": SOLVERS["qnet"].colour, "treeqn": SOLVERS["treeqn"].colour, "d
 
 
 def read_rows(results: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """``{task: {agent: runs}}`` of all files, in the order of the tables."""
+    """Read all files as ``{task: {agent: runs}}``, in the order of the tables."""
     runs = [json.loads(path.read_text()) for path in sorted((results / "rows").glob("*.json"))]
     found = {
         task: {
@@ -31,7 +31,7 @@ def read_rows(results: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
 
 
 def interval(values: list[float]) -> list[float] | None:
-    """The 95% interval of a mean over seeds by Student's t; None of a single seed."""
+    """Return the 95% interval of a mean over seeds by Student's t; None of a single seed."""
     if len(values) < 2:
         return None
     half = student(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
@@ -39,7 +39,7 @@ def interval(values: list[float]) -> list[float] | None:
 
 
 def summarise(results: Path) -> dict[str, Any]:
-    """``{task: {agent: {final_mean, final_interval, best_mean, steps, seeds, cpu_seconds}}}``."""
+    """Return ``{task: {agent: {final_mean, final_interval, best_mean, steps, seeds, cpu_seconds}}}``."""
     return {
         task: {agent: _summary(runs) for agent, runs in agents.items()}
         for task, agents in read_rows(results).items()
@@ -73,7 +73,7 @@ def build_online_report(results: Path, page: Path) -> list[Path]:
 
 
 def draw_curves(rows: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
-    """Mean returns over environment steps with 95% intervals over seeds, a panel for each task."""
+    """Draw mean returns over environment steps with 95% intervals over seeds, a panel for each task."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -100,7 +100,7 @@ def draw_curves(rows: dict[str, dict[str, list[dict[str, Any]]]], path: Path) ->
 
 
 def page_text(summary: dict[str, Any], picture: Path) -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     lines = [
         "# Online learning",
         "",

@@ -61,7 +61,7 @@ class OnlineCampaign:
             raise UserError(f"steps must be at least {least}, got {self.steps}")
 
     def cells(self) -> list[Cell]:
-        """All runs, seed by seed, so that an early stop leaves whole comparisons."""
+        """Return all runs, seed by seed, so that an early stop leaves whole comparisons."""
         return [
             Cell(task, agent, seed)
             for seed in range(self.seeds)
@@ -70,15 +70,15 @@ class OnlineCampaign:
         ]
 
     def path(self, cell: Cell) -> Path:
-        """The file of a run's learning curve."""
+        """Return the file of a run's learning curve."""
         return self.results / "rows" / f"{cell.task}-{cell.agent}-{cell.seed}.json"
 
     def steps_of(self, task: str) -> int:
-        """Environment steps of a run."""
+        """Count the environment steps of a run."""
         return self.steps or TASKS[task].steps
 
     def settings(self) -> dict[str, Any]:
-        """What decides the rows of each task, as plain data."""
+        """Return what decides the rows of each task, as plain data."""
         return {
             name: plain(
                 {
@@ -147,7 +147,7 @@ def learn(cell: Cell, steps: int) -> dict[str, Any]:
 
 
 def evaluate(agent: Any, make: Callable[[], gymnasium.Env[Any, Any]], episodes: int) -> list[float]:
-    """Returns of deterministic acting on the same episodes for every agent, played side by side."""
+    """Play the same episodes deterministically for every agent, side by side; return their returns."""
     envs = [make() for _ in range(episodes)]
     seen = [env.reset(seed=FIRST_TEST_SEED + episode)[0] for episode, env in enumerate(envs)]
     returns, running = [0.0] * episodes, list(range(episodes))

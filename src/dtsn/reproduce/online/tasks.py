@@ -78,7 +78,7 @@ TASKS = {
 
 
 def make_agent(task: Task, agent: str, seed: int) -> DQN:
-    """A fresh agent in fresh environments."""
+    """Make a fresh agent in fresh environments."""
     from stable_baselines3 import DQN
     from stable_baselines3.common.vec_env import DummyVecEnv
 

@@ -35,15 +35,15 @@ class ProcgenBudget:
     ablated: tuple[str, ...] = ()  # games that the ablations are run on
 
     def expert_of(self, game: str) -> PPGConfig:
-        """How the behaviour policy of a game is trained."""
+        """Return how the behaviour policy of a game is trained."""
         return replace(self.expert_overrides.get(game, self.expert), game=game, mode=self.mode)
 
     def keep(self, game: str) -> Keep:
-        """Which episodes go into a game's data set: the successful ones where there are any."""
+        """Return which episodes go into a game's data set: the successful ones where there are any."""
         return "all" if game in self.keep_all_episodes else "successful"
 
     def config(self, variant: str, seed: int) -> TrainConfig:
-        """The training run of a variant, or of a ``CANDIDATE.SOLVER`` of the choice, with a seed."""
+        """Return the training run of a variant, or of a ``CANDIDATE.SOLVER`` of the choice, with a seed."""
         name, _, solver = variant.rpartition(".")
         return replace(candidate(PROCGEN_VARIANTS[solver].applied(self.train), name), seed=seed)
 

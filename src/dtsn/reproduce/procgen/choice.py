@@ -28,7 +28,7 @@ TITLES = {
 
 
 def candidate(train: TrainConfig, name: str) -> TrainConfig:
-    """The training of a candidate, for the solver that ``train`` names."""
+    """Return the training of a candidate, for the solver that ``train`` names."""
     solver, network = train.solver, train.network
     match name:
         case "large":
@@ -49,20 +49,20 @@ def candidate(train: TrainConfig, name: str) -> TrainConfig:
 
 
 def choice_players() -> list[str]:
-    """All ``CANDIDATE.SOLVER`` to train and to play the validation levels."""
+    """Return all ``CANDIDATE.SOLVER`` to train and to play the validation levels."""
     return [
         f"{name}.{solver}" for name in TITLES for solver in SOLVERS if name != "greedy" or solver in DRAWING
     ]
 
 
 def trained_as(player: str) -> str:
-    """The run that a player acts with: the recipe's is the campaign's own, and greedy ones borrow it."""
+    """Return the run that a player acts with: the recipe's is the campaign's own; greedy ones borrow it."""
     name, _, solver = player.rpartition(".")
     return solver if name in ("", RECIPE, "greedy") else player
 
 
 def choice_table(scores: Mapping[str, Mapping[str, Float64s]]) -> dict[str, dict[str, float]]:
-    """Candidate -> solver -> mean over games of ``(S − S_random) / (S_expert − S_random)``.
+    """Map candidate and solver to the mean over games of ``(S − S_random) / (S_expert − S_random)``.
 
     ``scores`` is ``{game: {player: [seeds, levels]}}`` on validation levels. A candidate is listed once all
     solvers have played all games with it; for a solver that it does not concern, it is the recipe.
@@ -82,11 +82,11 @@ def choice_table(scores: Mapping[str, Mapping[str, Float64s]]) -> dict[str, dict
 
 
 def _share(of: Mapping[str, Float64s], player: str) -> float:
-    """How far a player is from random actions to the behaviour policy, which are 0 and 1."""
+    """Return how far a player is from random actions to the behaviour policy, which are 0 and 1."""
     low, high = float(of["random"].mean()), float(of["expert"].mean())
     return (float(of[player].mean()) - low) / (high - low) if high != low else float("nan")
 
 
 def best_candidate(table: Mapping[str, Mapping[str, float]]) -> str:
-    """The candidate with the highest mean over solvers; the earlier one of equals."""
+    """Return the candidate with the highest mean over solvers; the earlier one of equals."""
     return max(table, key=lambda name: sum(table[name].values()))

@@ -21,7 +21,7 @@ ALL_ENDED = 64_000  # environment steps by which 64 episodes side by side have e
 def procgen_scores(
     scores: Mapping[str, Mapping[str, Float64s]], titles: Mapping[str, str], path: Path
 ) -> Path:
-    """A panel for each game: every player's mean of its scores ``[S, L]`` with its 95% interval."""
+    """Return a panel for each game: every player's mean of its scores ``[S, L]`` with its 95% interval."""
     players = [name for name in titles if any(name in of for of in scores.values())]
     panels = _panels(scores, 0.9 + 0.26 * len(players))
     for axes, game in zip(panels.axes, scores, strict=True):
@@ -42,7 +42,7 @@ def procgen_scores(
 def policy_curves(
     curves: Mapping[str, Mapping[str, Float64s]], random: Mapping[str, float], path: Path
 ) -> Path:
-    """A panel for each game: the behaviour policy's return while it learns, and random actions' (dashed).
+    """Draw the behaviour policy's return while it learns and random actions' (dashed), a panel per game.
 
     ``curves`` is ``{game: {"step": [n], "return": [n]}}``, ``random`` the mean score of random actions.
     """
@@ -63,7 +63,7 @@ def policy_curves(
 
 
 def _panels(names: Collection[str], height: float) -> Figure:
-    """A figure with a panel for each name, four in a row."""
+    """Return a figure with a panel for each name, four in a row."""
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
     canvas = new_figure(0.8 + 2.6 * columns, rows * height)

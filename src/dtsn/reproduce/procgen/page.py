@@ -32,7 +32,7 @@ def procgen_page(
     runtime: str,
     pictures: Sequence[str],
 ) -> str:
-    """The results page in Markdown; ``pictures``: of the scores and, if there are curves, of the policies."""
+    """Write the results page in Markdown; ``pictures``: of the scores and, with curves, of the policies."""
     numbers = PROCGEN_BUDGETS[budget]
     players = [name for name in PROCGEN_TITLES if any(name in of for of in scores.values())]
     solvers = [name for name in players if name in PROCGEN_VARIANTS]
@@ -84,7 +84,7 @@ def procgen_page(
 
 
 def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]:
-    """The sections that compare solvers: Z-scores, head to head, baseline normalised scores."""
+    """Return the sections that compare solvers: Z-scores, head to head, baseline normalised scores."""
     if not solvers:
         return []
     return [
@@ -127,7 +127,7 @@ def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]
 
 
 def _runs(summary: Mapping[str, Any], solvers: Sequence[str]) -> str:
-    """How many training runs there are of a solver."""
+    """Return how many training runs there are of a solver."""
     counts = {len(of[name]["seeds"]) for of in summary["games"].values() for name in solvers if name in of}
     if not counts:
         return "not run yet"
@@ -138,7 +138,7 @@ def _runs(summary: Mapping[str, Any], solvers: Sequence[str]) -> str:
 
 
 def _trained_otherwise(numbers: ProcgenBudget, scores: Scores) -> str:
-    """Which behaviour policies were trained otherwise."""
+    """Return which behaviour policies were trained otherwise."""
     others = [
         f"{expert.steps:,} with other settings on {game}"
         for game, expert in numbers.expert_overrides.items()
@@ -148,19 +148,19 @@ def _trained_otherwise(numbers: ProcgenBudget, scores: Scores) -> str:
 
 
 def _scripted(summary: Mapping[str, Any]) -> str:
-    """Which behaviour policies are scripts."""
+    """Return which behaviour policies are scripts."""
     games = [game for game, expert in summary["experts"].items() if expert["kind"] == "scripted"]
     return f", a script on {', '.join(games)}" if games else ""
 
 
 def _kept(numbers: ProcgenBudget, games: Sequence[str]) -> str:
-    """Where other than successful episodes were kept, and why."""
+    """Return where other than successful episodes were kept, and why."""
     every = [game for game in games if numbers.keep(game) == "all"]
     return f" (all episodes in {', '.join(every)}: this policy completes next to none)" if every else ""
 
 
 def _policies(summary: Mapping[str, Any], scores: Scores, pictures: Sequence[str]) -> list[str]:
-    """The section on the behaviour policies, against random actions on the same unseen levels."""
+    """Return the section on the behaviour policies, against random actions on the same unseen levels."""
     experts = summary["experts"]
     if not experts:
         return []
@@ -182,7 +182,7 @@ def _policies(summary: Mapping[str, Any], scores: Scores, pictures: Sequence[str
 
 
 def _choice(summary: Mapping[str, Any]) -> list[str]:
-    """The section on the recipe's choice, if it was made."""
+    """Return the section on the recipe's choice, if it was made."""
     if "choice" not in summary:
         return []
     found, games = summary["choice"]["table"], summary["choice"]["games"]

@@ -84,19 +84,19 @@ class ProcgenCampaign:
         return self.results / ("choice" if self.choose else "rows") / self.budget
 
     def rows_path(self, game: str, player: str, seed: int) -> Path:
-        """Where the test rows of a player go."""
+        """Return where the test rows of a player go."""
         return self.rows_folder / game / player / f"seed-{seed}.csv.gz"
 
     def curve_path(self, game: str) -> Path:
-        """Where the learning curve of a game's behaviour policy goes."""
+        """Return where the learning curve of a game's behaviour policy goes."""
         return self.results / "curves" / self.budget / f"{game}.csv"
 
     def expert_path(self, game: str) -> Path:
-        """Where the weights of a game's behaviour policy go once it is trained."""
+        """Return where the weights of a game's behaviour policy go once it is trained."""
         return self.results / "experts" / self.budget / game
 
     def metrics_path(self, game: str) -> Path:
-        """What a game's behaviour policy logs while it learns."""
+        """Return what a game's behaviour policy logs while it learns."""
         return self.runs / self.budget / game / "expert" / "metrics.jsonl"
 
     def missing(self, game: str) -> list[tuple[str, int]]:
@@ -104,12 +104,12 @@ class ProcgenCampaign:
         return [test for test in self.tests(game) if not self.rows_path(game, *test).exists()]
 
     def is_done(self, game: str) -> bool:
-        """Whether nothing of a game is left to do; a curve is only due where the expert's run is."""
+        """Tell whether nothing of a game is left to do; a curve is only due where the expert's run is."""
         curve_due = self.metrics_path(game).exists() and not self.curve_path(game).exists()
         return not self.missing(game) and not curve_due
 
     def data_path(self, game: str, discount: float | None = None) -> Path:
-        """The data set of a game, with returns of the budget's discount unless another is given."""
+        """Return the data set of a game, with returns of the budget's discount unless another is given."""
         other = discount is not None and discount != self.settings.train.solver.discount
         return self.runs / self.budget / game / (f"data-{discount:g}.h5" if other else "data.h5")
 

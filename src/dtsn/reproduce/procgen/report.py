@@ -60,7 +60,7 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
 
 
 def _read_episodes(folder: Path, players: Collection[str]) -> dict[str, dict[str, dict[int, Columns]]]:
-    """Rows by game, player and seed, of these players."""
+    """Read the rows of these players by game, player and seed."""
     episodes: dict[str, dict[str, dict[int, Columns]]] = {}
     for path in sorted(folder.glob("*/*/seed-*.csv.gz")):
         game, player = path.parts[-3:-1]

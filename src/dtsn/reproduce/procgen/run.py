@@ -33,8 +33,9 @@ from dtsn.reproduce.procgen.choice import RECIPE, trained_as
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
 from dtsn.storage import replace_durably
 from dtsn.training.loading import load_solver
+from dtsn.training.loop import has_run, train_run
 from dtsn.training.runs import RunFolder, read_metrics
-from dtsn.training.trainer import Trainer, has_run, train_run
+from dtsn.training.trainer import Trainer
 
 DECISIONS = 200  # of an episode, roughly
 PROBE_BATCH = 16  # a training step of the paper's size would take too long to be timed

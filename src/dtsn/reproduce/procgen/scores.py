@@ -24,7 +24,7 @@ RESAMPLES = 2000
 
 
 def all_scores(episodes: Episodes) -> dict[str, dict[str, Float64s]]:
-    """The scores ``[S, L]`` by game and player; all players of a game must have played the same levels."""
+    """Return the scores ``[S, L]`` by game and player; a game's players must have played the same levels."""
     scores: dict[str, dict[str, Float64s]] = {}
     for game, of in episodes.items():
         levels = [seed["level"] for by_seed in of.values() for seed in by_seed.values()]
@@ -38,24 +38,24 @@ def all_scores(episodes: Episodes) -> dict[str, dict[str, Float64s]]:
 
 
 def z_score(scores: Float64s, baseline: Float64s) -> float:
-    """``(μ_π − μ_B) / σ_B`` over the episodes of all seeds; NaN if the baseline never varies."""
+    """Compute ``(μ_π − μ_B) / σ_B`` over the episodes of all seeds; NaN if the baseline never varies."""
     spread = float(baseline.std())
     return float((scores.mean() - baseline.mean()) / spread) if spread else float("nan")
 
 
 def normalised(scores: Float64s, baseline: Float64s, random: Float64s) -> float:
-    """The baseline normalised score ``(S_π − S_R) / (S_B − S_R)``."""
+    """Return the baseline normalised score ``(S_π − S_R) / (S_B − S_R)``."""
     scale = float(baseline.mean() - random.mean())
     return float((scores.mean() - random.mean()) / scale) if scale else float("nan")
 
 
 def mean_z(scores: Scores, player: str, games: Sequence[str]) -> float:
-    """Mean Z-score of a player over games."""
+    """Average a player's Z-scores over games."""
     return float(np.mean([z_score(scores[game][player], scores[game][BASELINE]) for game in games]))
 
 
 def mean_z_interval(scores: Scores, player: str, games: Sequence[str]) -> tuple[float, float]:
-    """The 95% interval of a mean Z-score; redraws each game's levels and the seeds of both players."""
+    """Return the 95% interval of a mean Z-score; redraws each game's levels and the seeds of both players."""
 
     def statistic(drawn: Sequence[Sequence[Float64s]]) -> float:
         return float(np.mean([z_score(ours, baseline) for ours, baseline in drawn]))
@@ -65,13 +65,13 @@ def mean_z_interval(scores: Scores, player: str, games: Sequence[str]) -> tuple[
 
 
 def score_interval(scores: Float64s) -> Estimate:
-    """A mean score of crossed trials ``[S, L]``, for other seeds and other levels."""
+    """Return a mean score of crossed trials ``[S, L]``, for other seeds and other levels."""
     mean, half = float(scores.mean()), NORMAL * math.sqrt(crossed_variance(scores).value)
     return Estimate(mean, mean - half, mean + half)
 
 
 def wins(scores: Scores, player: str, other: str, games: Sequence[str]) -> str:
-    """``k/n``: games in which the player's mean score is higher."""
+    """Write ``k/n``: games in which the player's mean score is higher."""
     won = sum(scores[game][player].mean() > scores[game][other].mean() for game in games)
     return f"{won}/{len(games)}"
 
@@ -91,7 +91,7 @@ def alike(episodes: Mapping[int, Columns], baseline: Mapping[int, Columns]) -> f
 
 
 def summarise(episodes: Episodes, scripted: Collection[str] = ()) -> dict[str, Any]:
-    """All numbers of the page; ``scripted``: games whose data a script has played.
+    """Return all numbers of the page; ``scripted``: games whose data a script has played.
 
     Aggregates are over the games that both sides have been tested on.
     """
@@ -130,7 +130,7 @@ def summarise(episodes: Episodes, scripted: Collection[str] = ()) -> dict[str, A
 
 
 def _cell(episodes: Mapping[str, Mapping[int, Columns]], of: Mapping[str, Float64s], player: str) -> Any:
-    """The numbers of a player of one game."""
+    """Return the numbers of a player of one game."""
     values = of[player]
     cell: dict[str, Any] = {
         "mean": round(float(values.mean()), 4),
@@ -147,7 +147,7 @@ def _cell(episodes: Mapping[str, Mapping[int, Columns]], of: Mapping[str, Float6
 
 
 def _expert(of: Mapping[str, Float64s], kind: str) -> dict[str, Any]:
-    """A game's behaviour policy and random actions, with 95% intervals."""
+    """Return a game's behaviour policy and random actions, with 95% intervals."""
     ours, random = score_interval(of["expert"]), score_interval(of["random"])
     return {
         "kind": kind,
