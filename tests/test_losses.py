@@ -106,22 +106,6 @@ def test_expansion_loss_and_its_gradient(telescoping: bool, returns: Tensor) -> 
     assert losses.grad is None
 
 
-@pytest.mark.parametrize(
-    ("telescoping", "returns"),
-    [
-        # L = 5, 3, 2, mean 10/3: (5 + 3 + 2 − 3 · 0) / 3, (3 + 2 − 2 · 5) / 3, (2 − 3) / 3
-        (True, tensor([[10, -5, -1], [6, 3, 3]]) / 3),
-        (False, tensor([[10, 10, 10], [6, 6, 6]]) / 3),
-    ],
-)
-def test_expansion_loss_of_the_mean_over_iterations(telescoping: bool, returns: Tensor) -> None:
-    log_probs = tensor([[0, -1, -2], [0, -0.5, -3]]).requires_grad_()
-    losses = tensor([[5, 3, 2], [1, 1, 4]]).requires_grad_()
-    expansion_loss(log_probs, losses, telescoping, "all").sum().backward()
-    torch.testing.assert_close(log_probs.grad, returns)
-    assert losses.grad is None
-
-
 def test_ranking_loss() -> None:
     log_probs = tensor([[0, -1, -3], [0, -5, -2], [0, -5, -2]]).requires_grad_()
     there = torch.tensor([[True, True, True], [True, False, True], [True, False, False]])

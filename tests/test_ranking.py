@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -191,7 +190,7 @@ def test_trainers_ask_for_paths(tmp_path: Path) -> None:
     network = NetworkConfig(encoder="grid", latent=8, hidden=8)
     weights = LossWeights(ranking=1.0)
     config = TrainConfig(
-        SolverConfig(iterations=3, weights=weights, loss_over="all"),
+        SolverConfig(iterations=3, weights=weights),
         network,
         steps=3,
         batch_size=8,
@@ -213,26 +212,3 @@ def test_symmetries_turn_whole_paths() -> None:
         alone = grid_symmetries({**given, "action": path[:, column].clip(min=0)}, np.random.default_rng(1))
         expected = np.where(path[:, column] < 0, -1, alone["action"])
         assert np.array_equal(turned["path"][:, column], expected)
-
-
-def test_the_loss_over_all_iterations_is_their_mean() -> None:
-    batch = dataclasses.replace(transitions(None))
-    uniforms = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
-    last, mean = (
-        Solver.create(SolverConfig(iterations=4, loss_over=over), Box(-1, 1, (5,)), Discrete(3), seed=0).loss(
-            batch, uniforms=uniforms
-        )
-        for over in ("last", "all")
-    )
-    each = [
-        Solver.create(SolverConfig(iterations=t), Box(-1, 1, (5,)), Discrete(3), seed=0).loss(
-            batch, uniforms=uniforms[:, :t]
-        )
-        for t in (1, 2, 3, 4)
-    ]
-    for name in ("q", "cql"):
-        expected = torch.stack([loss.terms[name] for loss in each]).mean(0)
-        torch.testing.assert_close(mean.terms[name], expected)
-        torch.testing.assert_close(last.terms[name], each[-1].terms[name])
-    for name in ("transition", "reward"):
-        torch.testing.assert_close(mean.terms[name], last.terms[name])

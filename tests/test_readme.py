@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import readme_table
 
 README = (Path(__file__).parent.parent / "README.md").read_text()

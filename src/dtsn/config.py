@@ -25,7 +25,6 @@ Precision = Literal["float32", "bfloat16"]
 ValueForm = Literal["additive", "joint"]
 Augmentation = Literal["none", "grid_symmetries"]
 PlannerName = Literal["one_step", "full", "best_first"]
-LossOver = Literal["last", "all"]
 OnNan = Literal["stop", "skip"]
 TrackerName = Literal["none", "tensorboard", "wandb", "mlflow"]
 
@@ -131,9 +130,6 @@ class SolverConfig:
     """λ of the loss terms"""
     telescoping: bool = True
     """Return of expansion t in REINFORCE: L_T − L_{t−1} (telescoped, lower variance), or L_T if off."""
-    loss_over: LossOver = "last"
-    """the loss is of the Q-values after the last expansion, or all: a mean over those after each of them
-    (outside the paper)"""
     target_decay: float = 0.99
     """α of the target encoder's moving average"""
     merge: bool = False

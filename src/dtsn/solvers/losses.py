@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dtsn.config import LossOver, LossWeights
+from dtsn.config import LossWeights
 
 
 @dataclass(frozen=True)
@@ -48,29 +48,17 @@ def reward_loss(rewards: Tensor, action: Tensor, reward: Tensor) -> Tensor:
     return (_of_action(rewards, action) - reward).square()
 
 
-def expansion_loss(
-    log_probs: Tensor, losses: Tensor, telescoping: bool = True, over: LossOver = "last"
-) -> Tensor:
+def expansion_loss(log_probs: Tensor, losses: Tensor, telescoping: bool = True) -> Tensor:
     """Compute ``equation_tree_policy_gradient_telescopic``: Σ_t log π_t · (L_T − L_{t−1}), L_0 = 0.
 
     Its gradient is the REINFORCE term of the expected loss's gradient; its own value means nothing.
     Without telescoping every step is credited with the whole L_T (``equation_tree_policy_gradient``).
     ``log_probs`` and ``losses`` are ``[B, T]``.
-
-    If the loss is the mean ``over`` all iterations, L̄ = 1/T Σ_k L_k (outside the paper), the t-th choice
-    has no part in what came before it, and L_{t−1} is its baseline:
-    Σ_t log π_t · 1/T Σ_{k ≥ t} (L_k − L_{t−1}).
-    Without telescoping every step is credited with L̄.
     """
     losses = losses.detach()
-    before = torch.cat([torch.zeros_like(losses[:, :1]), losses[:, :-1]], 1)  # L_{t−1}
-    if over == "last":
-        returns = losses[:, -1:] - before if telescoping else losses[:, -1:]
-    elif telescoping:
-        ahead = torch.arange(losses.shape[1], 0, -1, device=losses.device)  # of iterations t … T
-        returns = (losses.flip(1).cumsum(1).flip(1) - ahead * before) / losses.shape[1]
-    else:
-        returns = losses.mean(1, keepdim=True)
+    returns = losses[:, -1:]
+    if telescoping:
+        returns = returns - functional.pad(losses[:, :-1], (1, 0))  # L_{t−1}
     return (log_probs * returns).sum(1)
 
 

@@ -29,7 +29,7 @@ def loss_terms(
 
     Args:
         names: of the losses that the solver has.
-        config: weights, telescoping, and after which expansions the loss counts.
+        config: weights and telescoping.
         model: what the tree was grown with.
         batch: B transitions.
         tree: of the batch's observations.
@@ -38,10 +38,7 @@ def loss_terms(
     weights = config.weights
     q_loss = losses.q_loss(tree.q_values, batch.action, batch.q_target)  # [B, T]
     cql_loss = losses.cql_loss(tree.q_values, batch.action)  # [B, T]
-    over_all = config.loss_over == "all"
-    terms = {
-        name: term.mean(1) if over_all else term[:, -1] for name, term in (("q", q_loss), ("cql", cql_loss))
-    }
+    terms = {"q": q_loss[:, -1], "cql": cql_loss[:, -1]}
     if target is not None:
         assert isinstance(model, WorldModel)
         predicted = model.state(_child_of(tree.root_children, batch.action))
@@ -52,9 +49,7 @@ def loss_terms(
         terms["reward"] = losses.reward_loss(tree.root_rewards, batch.action, batch.reward)
     if "expansion" in names and weights.expansion:
         after_each = weights.q * q_loss + weights.cql * cql_loss  # L_t
-        terms["expansion"] = losses.expansion_loss(
-            tree.log_probs, after_each, config.telescoping, config.loss_over
-        )
+        terms["expansion"] = losses.expansion_loss(tree.log_probs, after_each, config.telescoping)
     if weights.ranking:
         slots, log_probs = tree.demonstrated(checked_path(batch, model.num_actions))
         terms["ranking"] = losses.ranking_loss(log_probs, slots >= 0)

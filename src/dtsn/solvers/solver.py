@@ -326,7 +326,7 @@ class Solver(nn.Module):
 
         ``iterations`` overrides T (a warm-up trains with T = 1); ``uniforms [B, T]`` or ``generator`` fix
         what the search draws. ``weight [B]`` multiplies each sample's loss, as prioritised replay asks for;
-        the squared TD errors to prioritise by are ``terms["q"]`` (their means, with ``loss_over="all"``).
+        the squared TD errors to prioritise by are ``terms["q"]``.
         ``conservative_ramp`` multiplies the conservative value's term. ``part`` says which rows of a larger
         batch these are: what is drawn for a row is then the same as in the whole batch.
         """

@@ -20,7 +20,6 @@ ACT_TEMPERATURE = 0.3  # of sampled expansion when acting; training draws with t
 # Settings beyond the paper, and how tables call them.
 ABLATIONS = {
     "no_ranking": "without the ranking loss: the loss of the paper",
-    "anytime": "loss averaged over all iterations",
 }
 
 RECIPE = TrainConfig(
@@ -53,8 +52,6 @@ class Variant:
         solver = replace(RECIPE.solver, name=self.solver, iterations=self.train_iterations)
         if self.solver != "dtsn" or self.ablation == "no_ranking":
             solver = replace(solver, weights=replace(solver.weights, ranking=0.0))
-        if self.ablation == "anytime":
-            solver = replace(solver, loss_over="all")
         return replace(RECIPE, solver=solver, seed=seed, steps=steps or RECIPE.steps)
 
 

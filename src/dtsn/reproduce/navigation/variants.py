@@ -265,12 +265,6 @@ OWN_ABLATIONS = {
             added="the ranking loss",
             weights={"ranking": 1.0},
         ),
-        Recipe(
-            "dtsn-anytime",
-            "D-TSN, loss over all iterations",
-            added="the loss averaged over all iterations",
-            settings={"loss_over": "all"},
-        ),
         Recipe("qnet-joint-value", "Q-network, joint value", "qnet", network={"value": "joint"}),
         Recipe("treeqn-joint-value", "TreeQN, joint value", "treeqn", network={"value": "joint"}),
     )
@@ -360,9 +354,7 @@ def _variants() -> dict[str, Variant]:
     old = {key: FAMILIES[key] for key in ("paths", "paths-opposite", "pooled", "pooled-plain")}
     found = [
         *_family(main, [*solvers, *EXTENSIONS.values()], 5, act=("search", "dtsn"), levels="levels"),
-        *_family(
-            main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3, act=("dtsn-ranking", "dtsn-anytime")
-        ),
+        *_family(main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3, act=("dtsn-ranking",)),
         *_family(main, SEARCH_LENGTHS.values(), 3, more=False),
         *_family(FAMILIES["plain"], solvers, 3),
         *_family(FAMILIES["hall-7-12"], both, 2),
