@@ -18,7 +18,7 @@ from dtsn.errors import UserError, brief
 from dtsn.settings import Settings
 from dtsn.storage import StorageError, read_bounded, read_json, replace_durably
 
-MAX_RECORD_BYTES, MAX_TABLE_BYTES = 2**20, 2**22
+MAX_RECORD_BYTES, MAX_TABLE_BYTES, MAX_TABLE_ROWS = 2**20, 2**22, 2**16
 MAX_FOLDER_BYTES = 2**25  # of all rows in JSON together
 NUMBER = (int, float)
 RECORD = {  # what is used of a record; all of it may be missing
@@ -38,9 +38,16 @@ RECORD = {  # what is used of a record; all of it may be missing
 def checked(value: Any, shape: Any, name: str, whole: bool = True) -> Any:
     """The parts of some JSON that a shape names; an error says which is missing or of another kind.
 
-    A shape is a type or several, ``[shape]`` for a list with items, ``{field: shape}`` for an object, or
-    ``{str: shape}`` for an object of any fields. Fields may be missing unless the shape must be ``whole``.
+    A shape is a type or several, ``[shape]`` for a list with items, ``{field: shape}`` for an object,
+    ``{str: shape}`` for one of any fields, a pattern for a text, or ``(None, shape)`` for what may be null or
+    missing. Fields may be missing unless the shape must be ``whole``.
     """
+    if isinstance(shape, tuple) and shape[0] is None:
+        return None if value is None else checked(value, shape[1], name)
+    if isinstance(shape, re.Pattern):
+        if not shape.fullmatch(checked(value, str, name)):
+            raise UserError(f"{name} must be like {shape.pattern}, got {brief(value)}")
+        return value
     if isinstance(shape, dict):
         found = checked(value, dict, name)
         fields = dict.fromkeys(found, shape[str]) if str in shape else shape
@@ -100,7 +107,10 @@ def read_columns(path: Path, *needed: str) -> dict[str, Float64s]:
     A half-written last line, as a full disk leaves it, is passed over.
     """
     try:
-        header, *lines = csv.reader(read_bounded(path, MAX_TABLE_BYTES).decode().splitlines())
+        text = read_bounded(path, MAX_TABLE_BYTES).decode()
+        if text.count("\n") > MAX_TABLE_ROWS:
+            raise UserError(f"more than {MAX_TABLE_ROWS} rows")
+        header, *lines = csv.reader(text.splitlines())
         if lines and len(lines[-1]) < len(header):
             lines.pop()
         values = [[float(cell or "nan") for cell in line] for line in lines]

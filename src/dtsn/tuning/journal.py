@@ -40,8 +40,13 @@ class Journal:
         content = read_bounded(self.path, MAX_BYTES)
         if content.count(b"\n") > MAX_LINES:
             raise StorageError(f"{self.path} must have at most {MAX_LINES} lines, got more")
-        lines = content.split(b"\n")[log_number_from:-1]
-        return [self._parsed(number, line) for number, line in enumerate(lines, log_number_from + 1)]
+        *lines, half = content.split(b"\n")
+        if half and not half.startswith(b"{"):  # of nothing that we write, so it is not ours to cut off
+            raise StorageError(
+                f"{self.path} must be a journal of dtsn tune, got {brief(half[:100])} at its end"
+            )
+        later = enumerate(lines[log_number_from:], log_number_from + 1)
+        return [self._parsed(number, line) for number, line in later]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add lines to the end, durably; what a killed process wrote of a line goes."""

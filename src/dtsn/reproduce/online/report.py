@@ -20,7 +20,7 @@ RUN = {
     "task": str,
     "agent": str,
     "seed": int,
-    "curve": [{"step": NUMBER, "return": NUMBER, "cpu_seconds": NUMBER, "returns": (list, type(None))}],
+    "curve": [{"step": NUMBER, "return": NUMBER, "cpu_seconds": NUMBER, "returns": (None, [NUMBER])}],
 }
 COLOURS = {"dqn": SOLVERS["qnet"].colour, "treeqn": SOLVERS["treeqn"].colour, "dtsn": SOLVERS["dtsn"].colour}
 
@@ -45,8 +45,7 @@ def returns_of(runs: list[dict[str, Any]]) -> Float64s:
     """Returns ``[seeds, points, episodes]``; the mean for an episode where the rows tell no single ones."""
     tables = [[point["returns"] or [] for point in run["curve"]] for run in runs]
     numbers = {len(returns) for table in tables for returns in table}
-    plain = all(isinstance(each, NUMBER) for table in tables for returns in table for each in returns)
-    if len(numbers) > 1 or 0 in numbers or not plain:
+    if len(numbers) > 1 or 0 in numbers:
         tables = [[[point["return"]] for point in run["curve"]] for run in runs]
     return np.array(tables, np.float64)
 

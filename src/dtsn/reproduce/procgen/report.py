@@ -22,7 +22,7 @@ RUNTIME = {
     "solver": str,
     "seconds": NUMBER,
     "over_qnet": NUMBER,
-    "paper_over_qnet": (int, float, str, type(None)),
+    "paper_over_qnet": (None, (int, float, str)),
     "peak_gb": NUMBER,
 }
 
@@ -47,6 +47,7 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
     }
     if choice := choice_table(all_scores(validated)):
         summary["choice"] = {"games": list(validated), "table": choice, "best": best_candidate(choice)}
+    runtime = _runtime(results / "bench.json")
     figures = out.parent / "figures"
     random = {game: float(of["random"].mean()) for game, of in scores.items() if "random" in of}
     files = sorted((folder / "curves" / budget).glob("*.csv"))
@@ -62,7 +63,7 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
         scores,
         budget,
         meta,
-        runtime=_runtime(results / "bench.json"),
+        runtime=runtime,
         pictures=[x.name for x in written[1:]],
     )
     return [*written, write_text(out, page)]
