@@ -56,7 +56,9 @@ def hostile_memory(folder: Path, size: int = 1) -> Outcome:
         result.check(problem is None, f"{name}: {problem}")
         peak = max(peak, json.loads((folder / "said.json").read_text())[1] if not problem else 0)
     result.notes.append(f"the largest grew by {peak >> 20} MB")
-    result.notes.append(f"each with {MEMORY >> 20} MB beyond what the process has, and {SECONDS} s")
+    result.notes.append(
+        f"each with {MEMORY >> 20} MB beyond what the process has, and {SECONDS} s of CPU time"
+    )
     return result
 
 
