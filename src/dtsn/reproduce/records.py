@@ -52,7 +52,7 @@ def checked(value: Any, shape: Any, name: str, whole: bool = True) -> Any:
         found = checked(value, dict, name)
         fields = dict.fromkeys(found, shape[str]) if str in shape else shape
         return {
-            key: checked(found.get(key), inner, f"{name}.{brief(key)}", whole)
+            key: checked(found.get(key), inner, f"{name} {brief(key)}", whole)
             for key, inner in fields.items()
             if whole or key in found
         }
