@@ -168,7 +168,8 @@ def draw_success(found: dict[Scenario, Score], path: Path) -> Path:
         axes.set_ylim(0, 100)
         axes.grid(axis="y", color=RULE, linewidth=0.8)
     panels[0].set_ylabel("success on unseen puzzles, %")
-    panels[0].legend(title="trained with", frameon=False)
+    if panels[0].get_legend_handles_labels()[0]:
+        panels[0].legend(title="trained with", frameon=False)
     return save(figure, path)
 
 
