@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -164,7 +165,11 @@ def test_campaign_goes_on_where_it_stopped_and_reports(tmp_path: Path) -> None:
     page = tmp_path / "game24-results.md"
     written = build_game24_report(campaign.results, page)
     assert all(path.exists() for path in written)
-    assert "| D-TSN, trained with T = 8 | greedy | 4.5 ± 0.5 | 4.5 ± 0.5 | 4.5 ± 0.5 |" in page.read_text()
+    cell = re.search(r"D-TSN, trained with T = 8 \| greedy \| 4\.5 \(([\d.]+) to ([\d.]+)", page.read_text())
+    assert cell is not None
+    # Every seed fails on the same puzzles, so they count once: wider than if all games were independent.
+    assert float(cell[1]) < 2.9
+    assert float(cell[2]) > 6.9
     assert "| *T = 16, follow-up* | – | – | – | 49.58 | 92.38 |" in page.read_text()
     assert build_game24_report(tmp_path / "nothing", page) == []
 

@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 
 from dtsn.reproduce.jobs import DONE, Job
 from dtsn.reproduce.online.door_key import MOVES, DoorKeyEnv
-from dtsn.reproduce.online.report import build_online_report, interval, summarise
+from dtsn.reproduce.online.report import build_online_report, interval, returns_of, summarise
 from dtsn.reproduce.online.run import (
     FIRST_TEST_SEED,
     Cell,
@@ -152,7 +152,25 @@ def test_campaign_goes_on_where_it_stopped_and_reports(tmp_path: Path) -> None:
 
 
 def test_interval_of_one_seed() -> None:
-    assert interval([3.0]) is None
+    assert interval(np.array([[3.0, 4.0]])) is None
+
+
+def test_interval_knows_the_episodes_that_all_seeds_share() -> None:
+    levels = np.array([0.0, 10.0, 20.0, 30.0])
+    same = np.stack([levels, levels + 0.1, levels - 0.1])  # [seeds, episodes]: seeds hardly differ
+    of_seeds, of_both = interval(same.mean(1, keepdims=True)), interval(same)
+    assert of_seeds is not None
+    assert of_both is not None
+    assert of_seeds[1] - of_seeds[0] < 1  # as if other episodes were like these
+    assert of_both[1] - of_both[0] == pytest.approx(2 * 3.182 * np.std(levels, ddof=1) / 2, rel=0.02)
+
+
+def test_rows_with_and_without_single_returns() -> None:
+    def run(*points: object) -> dict[str, object]:
+        return {"curve": [{"return": 2.0, "returns": returns} for returns in points]}
+
+    assert returns_of([run([1.0, 3.0], [2.0, 2.0])]).shape == (1, 2, 2)
+    assert returns_of([run([1.0, 3.0]), run(None)]).tolist() == [[[2.0]], [[2.0]]]
 
 
 @pytest.mark.parametrize("wrong", [{"tasks": ("go",)}, {"agents": ("ppo",)}, {"seeds": 0}, {"steps": 3}])

@@ -141,7 +141,7 @@ def test_figures_policies_and_run_times(tmp_path):
     drawn, policy = (
         np.array([row.score for row in rows(mean, seed=10 + n)]) for n, mean in enumerate((0, 8))
     )
-    half = 1.96 * (policy - drawn).std(ddof=1) / np.sqrt(50)  # on the same levels
+    half = 2.0096 * (policy - drawn).std(ddof=1) / np.sqrt(50)  # on the same 50 levels: Student
     assert f"| {policy.mean() - drawn.mean():+.2f} ± {half:.2f} |" in gains  # of coinrun, the second game
 
 
@@ -203,7 +203,7 @@ def test_scripted_experts_are_marked_and_left_out(tmp_path, monkeypatch):
     )
     maze = summary["experts"]["maze"]
     drawn = np.array([row.score for row in rows(0.0, seed=20)])
-    half = 1.96 * drawn.std(ddof=1) / np.sqrt(50)
+    half = 2.0096 * drawn.std(ddof=1) / np.sqrt(50)
     assert maze["random_interval"] == pytest.approx([drawn.mean() - half, drawn.mean() + half], abs=1e-3)
     assert maze["interval"][0] < maze["mean"] < maze["interval"][1]
     page = (tmp_path / "page.md").read_text()

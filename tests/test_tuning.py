@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,56 @@ def test_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ImportError, match=r"^Optuna is not installed: pip install 'dtsn\[tune\]'$") as caught:
         open_in(tmp_path)
     assert is_for_users(caught.value)
+
+
+# --- the journal -------------------------------------------------------------------------------------
+
+
+def test_a_killed_process_leaves_half_a_line_and_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dtsn.tuning.journal.GRACE", 0.1)
+    search = open_in(tmp_path)
+    assert search._next(1, set()) is not None
+    whole, journal = search.trials(), tmp_path / "journal.log"
+    before = journal.read_bytes()
+    journal.write_bytes(before + b'{"op_code":6,"worker')
+    (tmp_path / "journal.log.lock").touch()
+    again = open_in(tmp_path)
+    assert again.trials() == whole
+    again._study.tell(0, 0.5)
+    after = journal.read_bytes()
+    assert after.startswith(before)
+    assert all(isinstance(json.loads(line), dict) for line in after.splitlines())
+    assert open_in(tmp_path).trials()[0].score == 0.5
+    assert {path.name for path in tmp_path.iterdir()} == {"journal.log"}
+
+
+@pytest.mark.parametrize("name", ["journal.log", "journal.log.lock"])
+def test_links_in_place_of_the_journal_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{name} must (not be a link|be a file that dtsn tune made)"):
+        open_in(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", '{"op_code": 4}', '{"op_code": 99}', '{"op_code": 0, "study_name": NaN}', "1"]
+)
+def test_journals_of_others(tmp_path: Path, line: str) -> None:
+    (tmp_path / "journal.log").write_text(line + "\n")
+    with pytest.raises(UserError, match=r"journal\.log .*must be") as caught:
+        open_in(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_of_others_are_refused(tmp_path: Path) -> None:
+    search = open_in(tmp_path)
+    search._study.enqueue_trial({"network.hidden": 10**9}, skip_if_exists=False)
+    assert search._next(1, set()) is not None  # as given
+    search._study.tell(0, 0.5)
+    with pytest.raises(UserError, match="journal of a search"):
+        search._next(2, set())
 
 
 # --- scores ------------------------------------------------------------------------------------------

@@ -8,7 +8,10 @@ def printable(text: str) -> str:
 
 def brief(value: object) -> str:
     """Return the value as it is shown in a message: files can hold very long ones."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} of many levels"
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 

@@ -15,14 +15,16 @@ from dtsn.errors import UserError
 from .common import ended, fork
 
 MEMORY = 2**30  # what reading may take beyond what is taken already
-SECONDS = 30
+SECONDS = 30  # of work; the machine may be busy with other things as well
+WAITING = 120  # seconds in all: what waits, say for a pipe, does not work
 
 
 def read_guarded(path: Path, read: Callable[[Path], object], said: Path, accept: bool = False) -> str | None:
     """What is wrong with how a bad file is refused, or ``accept``-ed; None if nothing is."""
 
     def work() -> None:
-        signal.alarm(SECONDS)
+        signal.alarm(WAITING)
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         before = resident("VmRSS")
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))

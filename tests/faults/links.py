@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable
@@ -21,8 +22,11 @@ from dtsn.solvers.solver import Solver
 from dtsn.storage import replace_durably
 from dtsn.training.loading import export_solver
 from dtsn.training.runs import RunFolder
+from dtsn.tuning.report import write_table
+from dtsn.tuning.study import Trial
 
 from .common import TINY, Outcome, contents, train, vectors
+from .results import try_a_trial
 
 # What a run writes, under its own name or one of those that could be guessed.
 NAMES = (
@@ -74,7 +78,11 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "figure.svg": _draw,
     "job.log": _start_job,
     "any.json": lambda place: replace_durably(place, b"{}"),
+    "trials.csv": lambda place: write_table([Trial(0, {}, 0.5, "done")], place),
 }
+
+
+SEARCH = ("journal.log", "journal.log.lock", "trials", "trials/0", "trials/0/checkpoints")  # of dtsn tune
 
 
 def hostile_links(folder: Path, size: int = 1) -> Outcome:
@@ -116,13 +124,16 @@ def hostile_links(folder: Path, size: int = 1) -> Outcome:
                     )
                     shutil.rmtree(run)
                     shutil.rmtree(outside)
-    for name, write in WRITERS.items():
+    writers = dict(WRITERS)
+    if importlib.util.find_spec("optuna"):
+        writers |= {name: lambda place: try_a_trial(folder / "results", path) for name in SEARCH}
+    for name, write in writers.items():
         for kind in ("file", "folder", "nothing", "hard link"):
             place, outside = folder / "results" / name, folder / "outside"
-            place.parent.mkdir()
+            place.parent.mkdir(parents=True)
             _link(place, outside, kind)
             _watch(f"{name} as {kind}", lambda write=write, place=place: write(place), outside, result)
-            shutil.rmtree(place.parent)
+            shutil.rmtree(folder / "results")
             shutil.rmtree(outside)
     for name in PARTS:
         for kind in ("file", "folder", "nothing"):

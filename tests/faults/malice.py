@@ -66,7 +66,7 @@ def malice(folder: Path, size: int = 1) -> Outcome:
         problem = read_guarded(path, read, folder / "said.json")
         result.check(problem is None, f"{name}: {problem}")
     result.check(not mark.exists(), "a pickle was executed")
-    result.notes.append(f"each read with {MEMORY >> 20} MB of memory and {SECONDS} s at most")
+    result.notes.append(f"each read with {MEMORY >> 20} MB of memory and {SECONDS} s of CPU time at most")
     return result
 
 

@@ -31,6 +31,7 @@ from dtsn.training.runs import RunFolder
 from .common import TINY, Outcome, make, train, vectors
 from .guarded import MEMORY, SECONDS, read_guarded
 from .malice import seal_state
+from .results import large_results
 
 Case = tuple[str, Path, Callable[[Path], object]]
 
@@ -43,7 +44,11 @@ def hostile_memory(folder: Path, size: int = 1) -> Outcome:
         train(folder / "run", dataset, replace(TINY, steps=2))
     states = [*_states(folder, folder / "run/checkpoints/step-2"), *_logs(folder, folder / "run")]
     step = folder / "run/checkpoints/step-2"
-    slow = [*_bombs(folder, good), *_archives(folder), *_tensors(folder, step)] if size else []
+    slow = (
+        [*_bombs(folder, good), *_archives(folder), *_tensors(folder, step), *large_results(folder)]
+        if size
+        else []
+    )
     peak = 0
     for name, path, read in [*_frames(folder, good), *states, *_experts(folder), *slow]:
         result.tried += 1
@@ -51,7 +56,9 @@ def hostile_memory(folder: Path, size: int = 1) -> Outcome:
         result.check(problem is None, f"{name}: {problem}")
         peak = max(peak, json.loads((folder / "said.json").read_text())[1] if not problem else 0)
     result.notes.append(f"the largest grew by {peak >> 20} MB")
-    result.notes.append(f"each with {MEMORY >> 20} MB beyond what the process has, and {SECONDS} s")
+    result.notes.append(
+        f"each with {MEMORY >> 20} MB beyond what the process has, and {SECONDS} s of CPU time"
+    )
     return result
 
 

@@ -33,7 +33,8 @@ class Faults:
         self.at, self.mode, self.count, self.failing = at, mode, 0, False
         self._real = {name: getattr(os, name) for name in OPERATIONS}
         self._unsynced: dict[int, tuple[int, int]] = {}  # inode -> a descriptor of our own, bytes on the disk
-        self._renamed: list[tuple[Path, Path]] = []  # not on the disk yet
+        # Not on the disk yet, each with what the file had that it took the place of.
+        self._renamed: list[tuple[Path, Path, bytes | None]] = []
 
     def install(self) -> None:
         for name, real in self._real.items():
@@ -48,8 +49,9 @@ class Faults:
                 if name == "close":
                     real(*arguments, **options)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            replaced = _content(arguments[1]) if name in ("rename", "replace") else None
             result = real(*arguments, **options)
-            self._remember(name, arguments)
+            self._remember(name, arguments, replaced)
             return result
 
         return call
@@ -70,7 +72,7 @@ class Faults:
             self._lose()
         os._exit(DIED)
 
-    def _remember(self, name: str, arguments: Any) -> None:
+    def _remember(self, name: str, arguments: Any, replaced: bytes | None) -> None:
         """What a loss of power would undo."""
         if name == "write":
             inode = os.fstat(arguments[0]).st_ino
@@ -81,19 +83,25 @@ class Faults:
             status = os.fstat(arguments[0])
             self._unsynced.pop(status.st_ino, None)
             self._renamed = [
-                (source, target)
-                for source, target in self._renamed
-                if not os.path.samestat(status, os.stat(target.parent))
+                renamed
+                for renamed in self._renamed
+                if not os.path.samestat(status, os.stat(renamed[1].parent))
             ]
         elif name in ("rename", "replace"):
-            self._renamed.append((Path(arguments[0]), Path(arguments[1])))
+            self._renamed.append((Path(arguments[0]), Path(arguments[1]), replaced))
 
     def _lose(self) -> None:
         for descriptor, size in self._unsynced.values():
             os.ftruncate(descriptor, size)
-        for source, target in reversed(self._renamed):
+        for source, target, replaced in reversed(self._renamed):
             if os.path.lexists(target) and not os.path.lexists(source):
                 self._real["rename"](target, source)
+                if replaced is not None:
+                    target.write_bytes(replaced)
+
+
+def _content(path: str | Path) -> bytes | None:
+    return Path(path).read_bytes() if Path(path).is_file() else None
 
 
 def every_syscall_of_a_save(folder: Path, size: int = 1) -> Outcome:

@@ -81,14 +81,15 @@ TESTS = {
     "hostile_memory": Test(
         "files and headers that claim more than they hold: frames of gigabytes in small chunks, chunks and "
         "array headers that inflate to gigabytes, shapes of strings, networks of terabytes, archives of many "
-        "files, files and logs without an end",
-        "each read within 1 GB and 30 s; a typed error that names the file, or what it honestly holds",
+        "files, files, logs and journals without an end",
+        "each read within 1 GB and 30 s of CPU time; a typed error that names the file, or what it honestly "
+        "holds",
         hostile_memory,
         1,
     ),
     "hostile_links": Test(
-        "every name that a run, a collection, a report or a figure writes is a link to a file, a folder or "
-        "nothing elsewhere",
+        "every name that a run, a collection, a search, a report or a figure writes is a link to a file, a "
+        "folder or nothing elsewhere",
         "nothing outside the folder is made, changed or deleted",
         hostile_links,
         1,
@@ -102,16 +103,16 @@ TESTS = {
     ),
     "untyped_errors": Test(
         "garbage, pipes, devices and wrong types in place of every file that is read, and of every field of "
-        "a checkpoint that is resumed",
-        "a typed error that names the file, within 30 s",
+        "a checkpoint that is resumed, of results that are reported and of a search that goes on",
+        "a typed error that names the file, or what it honestly says, within 30 s of CPU time",
         untyped_errors,
         1,
     ),
     "hostile_runs_in_viewer": Test(
         "runs beside a good one in the viewer's folder: states that say anything, searches without an end, "
         "pipes, links to elsewhere, deep nesting, names that are not UTF-8",
-        "each is one entry with its reason; the list and the good run are answered within 10 s; nothing "
-        "outside is served",
+        "each is one entry with its reason; the list and the good run are answered within 10 s of CPU time; "
+        "nothing outside is served",
         hostile_runs_in_viewer,
         1,
     ),

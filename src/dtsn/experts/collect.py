@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -31,6 +32,7 @@ Progress = Callable[..., None]
 LEVELS_AT_ONCE = 256
 GAMES_AT_ONCE = 64
 MAX_REQUEST_BYTES, MAX_REJECTED_BYTES = 2**20, 2**26
+_EPISODE = re.compile(r"episode-\d{9,18}\.h5", re.ASCII)
 MAX_INITIAL_FAILURES = 500  # before the first success
 
 
@@ -270,7 +272,7 @@ class _Parts:
 
     def kept_files(self) -> list[Path]:
         """List the files of kept episodes by number."""
-        return sorted(self.folder.glob("episode-*.h5"))
+        return sorted(path for path in self.folder.glob("episode-*.h5") if _EPISODE.fullmatch(path.name))
 
     def add(self, number: int, episode: Episode) -> None:
         with DatasetWriter(self.folder / f"episode-{number:09d}.h5", **self._header) as writer:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from dtsn.config import SOLVERS, TrainConfig
 from dtsn.data.reader import Dataset
-from dtsn.errors import UserError
+from dtsn.errors import UserError, brief
 from dtsn.settings import config_from_dict, difference, flat, plain
-from dtsn.storage import RunInUseError
+from dtsn.storage import RunInUseError, parse_json, real_folder
 from dtsn.training.loop import has_run, train_run
 from dtsn.training.trainer import DivergedError, Trainer
+from dtsn.tuning.journal import Journal
 from dtsn.tuning.scores import Score
 
 Part = Literal["weights", "network", "learning_rate"]
@@ -92,20 +95,21 @@ class Tuning:
         optuna = _optuna()
         self.folder, self.config, self._space = folder, config, choices(config, over)
         folder.mkdir(parents=True, exist_ok=True)
-        backend = optuna.storages.journal.JournalFileBackend(str(folder / "journal.log"))
-        storage = optuna.storages.JournalStorage(backend)
-        known = {study.study_name for study in optuna.get_all_study_summaries(storage)}
-        self._study = optuna.create_study(
-            storage=storage, study_name=NAME, direction="maximize", load_if_exists=True
-        )
+        self._journal = Journal(folder / "journal.log")
         values = {name: value for name, value in dataclasses.asdict(config).items() if name not in FREE}
         record = plain({"config": values, "over": sorted(over), **about})
-        if NAME not in known:
-            self._study.set_user_attr("record", json.dumps(record))
-            first = {name: value for name, value in flat(values).items() if name in self._space}
-            self._study.enqueue_trial(first)
-        theirs = json.loads(self._study.user_attrs.get("record", "{}"))
-        if differs := difference(theirs, record):
+        with self._sensible():
+            storage = optuna.storages.JournalStorage(self._journal)
+            known = {study.study_name for study in optuna.get_all_study_summaries(storage)}
+            self._study = optuna.create_study(
+                storage=storage, study_name=NAME, direction="maximize", load_if_exists=True
+            )
+            if NAME not in known:
+                self._study.set_user_attr("record", json.dumps(record))
+                first = {name: value for name, value in flat(values).items() if name in self._space}
+                self._study.enqueue_trial(first)
+            differs = difference(parse_json(self._study.user_attrs.get("record", "{}").encode()), record)
+        if differs:
             raise UserError(
                 f"{folder} holds a search with other settings ({differs}): "
                 "give the same ones to go on with it, or another folder"
@@ -114,11 +118,12 @@ class Tuning:
     def trials(self) -> list[Trial]:
         """Return all trials that have begun."""
         states = {"COMPLETE": "done", "FAIL": "diverged", "RUNNING": "unfinished"}
-        return [
-            Trial(each.number, self._settings(each.params), each.value, states[each.state.name])  # type: ignore[arg-type]
-            for each in self._study.get_trials(deepcopy=False)
-            if each.state.name in states
-        ]
+        with self._sensible():
+            return [
+                Trial(each.number, self._settings(each.params), _score(each.value), states[each.state.name])  # type: ignore[arg-type]
+                for each in self._study.get_trials(deepcopy=False)
+                if each.state.name in states
+            ]
 
     def run(
         self,
@@ -140,11 +145,13 @@ class Tuning:
                 taken.add(trial.number)
                 continue
             except DivergedError:
+                found = math.nan
+            if math.isfinite(found):
+                self._study.tell(trial.number, found)
+                yield trial._replace(score=found, state="done")
+            else:
                 self._study.tell(trial.number, state=_optuna().trial.TrialState.FAIL)
                 yield trial._replace(state="diverged")
-                continue
-            self._study.tell(trial.number, found)
-            yield trial._replace(score=found, state="done")
 
     def _next(self, number: int, taken: set[int]) -> Trial | None:
         optuna = _optuna()
@@ -164,14 +171,34 @@ class Tuning:
         }
         # By the number of trials: what is drawn depends neither on interruptions nor on who asks.
         self._study.sampler = optuna.samplers.TPESampler(seed=self.config.seed + len(begun))
-        asked = self._study.ask(spaces)
-        return Trial(asked.number, self._settings(asked.params), None, "unfinished")
+        with self._sensible():
+            asked = self._study.ask(spaces)
+            return Trial(asked.number, self._settings(asked.params), None, "unfinished")
 
     def _settings(self, params: dict[str, Any]) -> dict[str, float | int]:
-        """Round settings to three digits, so that they can be typed."""
+        """Check that settings are among the choices; round them to three digits, so that one can type them."""
+        for name, value in params.items():
+            known = self._space.get(name, ())
+            if not known or not (
+                value in known if isinstance(known[0], int) else known[0] <= value <= known[-1]
+            ):
+                raise UserError(f"a trial has {brief(name)} = {brief(value)}, which is not searched")
         return {
             name: value if isinstance(value, int) else float(f"{value:.3g}") for name, value in params.items()
         }
+
+    @contextmanager
+    def _sensible(self) -> Iterator[None]:
+        """What is no journal of ours makes Optuna raise nearly anything."""
+        try:
+            yield
+        except OSError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{self._journal.path} must be the journal of a search by dtsn tune, got an error: "
+                f"{type(error).__name__} {brief(str(error))}"
+            ) from error
 
     def _train(
         self,
@@ -181,7 +208,8 @@ class Tuning:
         device: str,
         on_step: Callable[[Trial, int], None],
     ) -> float:
-        run = self.run_folder(trial)
+        real_folder(self.folder / "trials")
+        run = real_folder(self.run_folder(trial))
         trainer = Trainer(
             changed(self.config, trial.settings), dataset.observation, dataset.num_actions, device
         )
@@ -197,6 +225,12 @@ class Tuning:
     def run_folder(self, trial: Trial) -> Path:
         """Return where the training run of a trial is."""
         return self.folder / "trials" / str(trial.number)
+
+
+def _score(value: Any) -> float | None:
+    if value is not None and (type(value) is not float or not math.isfinite(value)):
+        raise UserError(f"a score must be a finite number, got {brief(value)}")
+    return value
 
 
 def _optuna() -> Any:

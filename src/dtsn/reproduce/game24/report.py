@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dtsn.arrays import Bools
 from dtsn.config import SOLVERS
 from dtsn.drawing import MUTED, RULE, new_figure, save, tidy
 from dtsn.envs.game24 import SPLITS
+from dtsn.errors import UserError, brief
 from dtsn.reproduce.game24.plan import (
     ABLATIONS,
     ACT_ITERATIONS,
@@ -23,8 +27,20 @@ from dtsn.reproduce.game24.plan import (
 )
 from dtsn.reproduce.markdown import table, write_text
 from dtsn.reproduce.paper import FOLLOW_UP_GAME24
+from dtsn.reproduce.records import NUMBER, read_json_rows
+from dtsn.reproduce.statistics import Estimate, rate_interval
 from dtsn.storage import replace_durably
 
+RUN = {
+    "solver": str,
+    "trajectories": int,
+    "train_iterations": int,
+    "ablation": (None, str),
+    "seed": int,
+    "weights": int,
+    "cpu_seconds": NUMBER,
+    "tests": [{"act_T": int, "rule": str, "solved": re.compile("[01]+")}],
+}
 Runs = list[dict[str, Any]]
 PAGE = "game24-results.md"
 RULE_TITLES = {"greedy": "greedy", "sample": "sampled"}
@@ -43,25 +59,28 @@ class Scenario(NamedTuple):
 
 @dataclass(frozen=True)
 class Score:
-    """Success on the test puzzles."""
+    """Success on the test puzzles, the same for every seed."""
 
-    by_seed: dict[int, float]
-    episodes: int
+    solved: Bools  # [S, L]
 
-    @property
-    def mean(self) -> float:
-        """Over seeds."""
-        return float(np.mean(list(self.by_seed.values())))
+    @cached_property
+    def rate(self) -> Estimate:
+        """Over seeds and puzzles, with an interval that knows both."""
+        return rate_interval(self.solved)
 
     @property
     def spread(self) -> float:
         """Standard deviation over seeds, 0 of a single one."""
-        return float(np.std(list(self.by_seed.values()), ddof=1)) if len(self.by_seed) > 1 else 0.0
+        return float(self.solved.mean(1).std(ddof=1)) if len(self.solved) > 1 else 0.0
 
 
 def read_runs(results: Path) -> Runs:
     """Read all runs that have a row."""
-    return [json.loads(path.read_text()) for path in sorted((results / "rows").glob("*.json"))]
+    runs = read_json_rows(results / "rows", RUN)
+    puzzles = {len(played["solved"]) for run in runs for played in run["tests"]}
+    if len(puzzles) > 1:
+        raise UserError(f"all runs in {results / 'rows'} must play the same puzzles, got {brief(puzzles)}")
+    return runs
 
 
 def scores(runs: Runs) -> dict[Scenario, Score]:
@@ -74,16 +93,17 @@ def scores(runs: Runs) -> dict[Scenario, Score]:
                 trained = (name, run["trajectories"], run["train_iterations"], run["ablation"])
                 found[Scenario(*trained, played["act_T"], played["rule"])][run["seed"]] = played["solved"]
     return {
-        scenario: Score(
-            {seed: solved.count("1") / len(solved) for seed, solved in sorted(seeds.items())},
-            sum(map(len, seeds.values())),
-        )
-        for scenario, seeds in sorted(found.items(), key=lambda item: tuple(part or "" for part in item[0]))
+        scenario: Score(np.array([list(solved) for _, solved in sorted(seeds.items())]) == "1")
+        for scenario, seeds in sorted(found.items(), key=lambda item: _order(item[0]))
     }
 
 
+def _order(scenario: Scenario) -> Scenario:
+    return scenario._replace(ablation=scenario.ablation or "")
+
+
 def summarise(found: dict[Scenario, Score]) -> dict[str, Any]:
-    """Return ``{"rows": [...], "ablations": [...]}``: success as a share, spread over seeds, n episodes."""
+    """Return ``{"rows": [...], "ablations": [...]}``: success as a share, its interval, spread, n."""
 
     def row(scenario: Scenario, score: Score) -> dict[str, Any]:
         return {
@@ -92,10 +112,11 @@ def summarise(found: dict[Scenario, Score]) -> dict[str, Any]:
             "act_T": scenario.act_iterations,
             "solver": scenario.solver,
             "rule": scenario.rule,
-            "success": round(score.mean, 6),
+            "success": round(score.rate.value, 6),
+            "interval": [round(score.rate.low, 6), round(score.rate.high, 6)],
             "spread": round(score.spread, 6),
-            "n": score.episodes,
-            "seeds": len(score.by_seed),
+            "n": score.solved.size,
+            "seeds": len(score.solved),
         }
 
     return {
@@ -126,14 +147,15 @@ def draw_success(found: dict[Scenario, Score], path: Path) -> Path:
         tidy(axes, f"{RULE_TITLES[rule]} expansion")
         for solver, iterations in trained:
             points = [
-                (act, found[s].mean, found[s].spread)
+                (act, rate.value, rate.value - rate.low, rate.high - rate.value)
                 for act in ACT_ITERATIONS
-                if (s := Scenario(solver, 2000, iterations, None, act, rule)) in found
+                if (score := found.get(Scenario(solver, 2000, iterations, None, act, rule)))
+                for rate in (score.rate,)
             ]
             if points and (solver, iterations) != ("search", 1):
-                act, mean, spread = 100 * np.array(points).T
+                act, mean, *bars = 100 * np.array(points).T
                 colour, label = shades.get(iterations, MUTED), f"T = {iterations}"
-                axes.errorbar(act / 100, mean, spread, color=colour, marker="o", capsize=3, label=label)
+                axes.errorbar(act / 100, mean, bars, color=colour, marker="o", capsize=3, label=label)
                 theirs = [
                     (act, FOLLOW_UP_GAME24[key])
                     for act in ACT_ITERATIONS
@@ -146,7 +168,8 @@ def draw_success(found: dict[Scenario, Score], path: Path) -> Path:
         axes.set_ylim(0, 100)
         axes.grid(axis="y", color=RULE, linewidth=0.8)
     panels[0].set_ylabel("success on unseen puzzles, %")
-    panels[0].legend(title="trained with", frameon=False)
+    if panels[0].get_legend_handles_labels()[0]:
+        panels[0].legend(title="trained with", frameon=False)
     return save(figure, path)
 
 
@@ -162,7 +185,8 @@ def page_text(runs: Runs, found: dict[Scenario, Score], picture: Path) -> str:
         "# Game of 24: results",
         f"Success on the {SPLITS['test']} test puzzles, in percent: the share of puzzles that end with 24 "
         "when each of the nine decisions is taken by a search of T expansions from the state at hand. "
-        f"One game per puzzle and seed; mean over {over}, ± their standard deviation. "
+        f"One game per puzzle and seed; mean over {over}, with 95% intervals that know that every seed plays "
+        "the same puzzles. "
         "What the game is and how it is learned: "
         "[the Game of 24](game24.md). Made by `dtsn reproduce game24` and `dtsn report` from "
         f"`results/game24/rows`: {len(runs)} of {len(Game24Campaign().cells())} runs are done; – stands for "
@@ -233,5 +257,6 @@ def _cell(found: dict[Scenario, Score], scenario: Scenario) -> str:
     score = found.get(scenario)
     if score is None:
         return "–"
-    spread = f" ± {100 * score.spread:.1f}" if len(score.by_seed) > 1 else ""
-    return f"{100 * score.mean:.1f}{spread}"
+    rate = score.rate
+    seeds = "" if len(score.solved) > 2 else f", seeds: {len(score.solved)}"
+    return f"{100 * rate.value:.1f} ({100 * rate.low:.1f} to {100 * rate.high:.1f}{seeds})"

@@ -8,11 +8,9 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from dtsn.arrays import Float64s
-from dtsn.errors import UserError
 from dtsn.reproduce.navigation.variants import Variant
+from dtsn.reproduce.records import read_columns
 from dtsn.storage import replace_durably
 
 Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -> column -> [points]
@@ -20,10 +18,7 @@ Curves = Mapping[str, Mapping[int, Mapping[str, Float64s]]]  # variant -> seed -
 
 def read_curve(path: Path) -> dict[str, Float64s]:
     """Read a learning curve as columns ``[points]``; NaN in empty cells."""
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        rows = [row for row in reader if None not in row.values()]  # without a half-written last line
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in reader.fieldnames or ()}
+    return read_columns(path, "step")
 
 
 def best_temperature(curves: Curves, row: Variant) -> float | None:
@@ -57,12 +52,10 @@ class Curve:
         self.sums: dict[str, float] = {}
         self.count = 0
         if path.exists():
-            try:
-                table = csv.DictReader(path.read_text().splitlines())
-                rows = [{k: float(v) for k, v in row.items() if v} for row in table]
-                self.rows = [row for row in rows if row["step"] <= until]
-            except (ValueError, KeyError, TypeError, csv.Error) as error:
-                raise UserError(f"{path} is damaged ({error!r}): delete it or copy it again") from error
+            columns = {name: column.tolist() for name, column in read_columns(path, "step").items()}
+            rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+            known = [{name: cell for name, cell in row.items() if not math.isnan(cell)} for row in rows]
+            self.rows = [row for row in known if row.get("step", math.inf) <= until]
 
     def steps(self) -> set[float]:
         """Return the steps that have a point."""

@@ -19,7 +19,7 @@ from dtsn.reproduce.navigation.cells import Cell, Plans, Results, aligned, read_
 from dtsn.reproduce.navigation.curves import Curves, best_temperature, read_curve
 from dtsn.reproduce.navigation.page import navigation_page
 from dtsn.reproduce.navigation.variants import EXITS, VARIANTS, Variant, of_family, searches
-from dtsn.reproduce.records import read_record
+from dtsn.reproduce.records import read_record, seed_of
 
 # Pictures that need a solver are drawn elsewhere; the page shows what is there.
 FIGURES = {
@@ -64,7 +64,7 @@ def build_navigation_report(results: Path, out: Path) -> list[Path]:
 def read_curves(folder: Path) -> dict[str, dict[int, dict[str, Float64s]]]:
     """Read the learning curves of every variant and seed."""
     return {
-        key: {int(path.stem.removeprefix("seed-")): read_curve(path) for path in paths}
+        key: {seed_of(path): read_curve(path) for path in paths}
         for key in VARIANTS
         if (paths := sorted((folder / key).glob("seed-*.csv")))
     }

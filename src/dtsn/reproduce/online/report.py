@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dtsn.arrays import Float64s
 from dtsn.config import SOLVERS
+from dtsn.errors import UserError
 from dtsn.reproduce.online.tasks import AGENTS, EPISODES, ITERATIONS, TASKS
-from dtsn.reproduce.statistics import student
+from dtsn.reproduce.records import NUMBER, read_json_rows
+from dtsn.reproduce.statistics import crossed_variance
 from dtsn.storage import replace_durably, replaced
 
+RUN = {
+    "task": str,
+    "agent": str,
+    "seed": int,
+    "curve": [{"step": NUMBER, "return": NUMBER, "cpu_seconds": NUMBER, "returns": (None, [NUMBER])}],
+}
 COLOURS = {"dqn": SOLVERS["qnet"].colour, "treeqn": SOLVERS["treeqn"].colour, "dtsn": SOLVERS["dtsn"].colour}
 
 
 def read_rows(results: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Read all files as ``{task: {agent: runs}}``, in the order of the tables."""
-    runs = [json.loads(path.read_text()) for path in sorted((results / "rows").glob("*.json"))]
+    runs = read_json_rows(results / "rows", RUN)
     found = {
         task: {
             agent: [run for run in runs if (run["task"], run["agent"]) == (task, agent)] for agent in AGENTS
@@ -27,15 +35,27 @@ def read_rows(results: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
         for task in TASKS
     }
     kept = {task: {a: r for a, r in agents.items() if r} for task, agents in found.items()}
+    for task, agents in kept.items():
+        if len({len(run["curve"]) for runs in agents.values() for run in runs}) > 1:
+            raise UserError(f"the curves of {task} in {results / 'rows'} must have equally many points")
     return {task: agents for task, agents in kept.items() if agents}
 
 
-def interval(values: list[float]) -> list[float] | None:
-    """Return the 95% interval of a mean over seeds by Student's t; None of a single seed."""
-    if len(values) < 2:
+def returns_of(runs: list[dict[str, Any]]) -> Float64s:
+    """Collect returns ``[seeds, points, episodes]``; means where the rows tell no single episodes."""
+    tables = [[point["returns"] or [] for point in run["curve"]] for run in runs]
+    numbers = {len(returns) for table in tables for returns in table}
+    if len(numbers) > 1 or 0 in numbers:
+        tables = [[[point["return"]] for point in run["curve"]] for run in runs]
+    return np.array(tables, np.float64)
+
+
+def interval(returns: Float64s) -> list[float] | None:
+    """Return the 95% interval of the mean of crossed returns ``[seeds, episodes]``; None of a single seed."""
+    if len(returns) < 2:
         return None
-    half = student(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return [float(np.mean(values)) - half, float(np.mean(values)) + half]
+    mean, half = float(returns.mean()), crossed_variance(returns).half
+    return [mean - half, mean + half]
 
 
 def summarise(results: Path) -> dict[str, Any]:
@@ -47,12 +67,12 @@ def summarise(results: Path) -> dict[str, Any]:
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    final = [run["curve"][-1]["return"] for run in runs]
-    areas = [float(np.mean([point["return"] for point in run["curve"]])) for run in runs]
+    returns = returns_of(runs)
+    final, areas = returns[:, -1], returns.mean(1)  # [seeds, episodes]
     return {
-        "final_mean": float(np.mean(final)),
+        "final_mean": float(final.mean()),
         "final_interval": interval(final),
-        "curve_mean": float(np.mean(areas)),
+        "curve_mean": float(areas.mean()),
         "curve_interval": interval(areas),
         "steps": runs[0]["curve"][-1]["step"],
         "seeds": len(runs),
@@ -73,7 +93,7 @@ def build_online_report(results: Path, page: Path) -> list[Path]:
 
 
 def draw_curves(rows: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
-    """Draw mean returns over environment steps with 95% intervals over seeds, a panel for each task."""
+    """Draw mean returns over environment steps with their 95% intervals, a panel for each task."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -83,11 +103,10 @@ def draw_curves(rows: dict[str, dict[str, list[dict[str, Any]]]], path: Path) ->
     for panel, (task, agents) in zip(panels[0], rows.items(), strict=True):
         for agent, runs in agents.items():
             steps = [point["step"] for point in runs[0]["curve"]]
-            returns = np.array(
-                [[point["return"] for point in run["curve"]] for run in runs]
-            )  # [seeds, points]
-            panel.plot(steps, returns.mean(0), color=COLOURS[agent], label=f"{AGENTS[agent]} ({len(runs)})")
-            bands = [interval(list(column)) for column in returns.T]
+            returns = returns_of(runs)
+            means = returns.mean((0, 2))
+            panel.plot(steps, means, color=COLOURS[agent], label=f"{AGENTS[agent]} ({len(runs)})")
+            bands = [interval(returns[:, point]) for point in range(len(steps))]
             if None not in bands:
                 low, high = np.array(bands, float).T
                 panel.fill_between(steps, low, high, color=COLOURS[agent], alpha=0.15, linewidth=0)
@@ -128,7 +147,12 @@ def page_text(summary: dict[str, Any], picture: Path) -> str:
             curve = _number(found["curve_mean"], found["curve_interval"])
             cost = f"{found['steps']:,} | {found['seeds']} | {found['cpu_seconds'] / 60:.1f}"
             lines.append(f"| {TASKS[task].title} | {AGENTS[agent]} | {end} | {curve} | {cost} |")
-    lines += ["", "Intervals are 95% over seeds by Student's t; without one there was a single seed.", ""]
+    lines += [
+        "",
+        "Intervals are 95% by Student's t and know seeds and episodes, which all seeds share (seeds alone",
+        "where rows tell no single returns); without one there was a single seed.",
+        "",
+    ]
     return "\n".join(lines)
 
 

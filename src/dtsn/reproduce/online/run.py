@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -124,7 +125,7 @@ def learn(cell: Cell, steps: int) -> dict[str, Any]:
 
     task = TASKS[cell.task]
     due = [steps * part // EVALUATIONS for part in range(1, EVALUATIONS + 1)]
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, Any]] = []
 
     class Curve(BaseCallback):  # type: ignore[misc]
         """Evaluates where a point of the curve is due; its own time does not count."""
@@ -135,10 +136,11 @@ def learn(cell: Cell, steps: int) -> dict[str, Any]:
         def _on_step(self) -> bool:
             if self.num_timesteps >= due[len(rows)]:
                 before = time.process_time()
-                mean = float(np.mean(evaluate(self.model, task.make, EPISODES)))
+                returns = evaluate(self.model, task.make, EPISODES)
                 seconds = before - self.start - self.spent
-                rows.append({"step": self.num_timesteps, "return": mean, "cpu_seconds": seconds})
-                print(json.dumps(rows[-1]), flush=True)
+                point = {"step": self.num_timesteps, "return": fmean(returns), "cpu_seconds": seconds}
+                print(json.dumps(point), flush=True)
+                rows.append({**point, "returns": returns})
                 self.spent += time.process_time() - before
             return len(rows) < len(due)
 

@@ -12,7 +12,7 @@ from dtsn.arrays import Float64s
 from dtsn.errors import UserError
 from dtsn.evaluation.rows import Columns
 from dtsn.reproduce.procgen.budgets import PROCGEN_VARIANTS
-from dtsn.reproduce.statistics import NORMAL, Estimate, crossed_bootstrap, crossed_variance
+from dtsn.reproduce.statistics import Estimate, crossed_bootstrap, crossed_variance
 
 Episodes = Mapping[str, Mapping[str, Mapping[int, Columns]]]  # game -> player -> seed -> columns
 Scores = Mapping[str, Mapping[str, Float64s]]  # game -> player -> [S, L], seeds × levels
@@ -66,7 +66,7 @@ def mean_z_interval(scores: Scores, player: str, games: Sequence[str]) -> tuple[
 
 def score_interval(scores: Float64s) -> Estimate:
     """Return a mean score of crossed trials ``[S, L]``, for other seeds and other levels."""
-    mean, half = float(scores.mean()), NORMAL * math.sqrt(crossed_variance(scores).value)
+    mean, half = float(scores.mean()), crossed_variance(scores).half
     return Estimate(mean, mean - half, mean + half)
 
 
