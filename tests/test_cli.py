@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from PIL import Image, ImageSequence
 
 import dtsn as package
@@ -32,6 +33,7 @@ from dtsn.inspection import read_search
 from dtsn.pretrained import shipped
 from dtsn.reproduce import jobs
 from dtsn.reproduce.navigation.variants import SHOWN_LEVEL
+from dtsn.solvers.solver import Solver
 from dtsn.training.loading import load_solver
 from dtsn.training.runs import read_metrics
 
@@ -252,6 +254,18 @@ def test_a_run_of_another_environment_is_refused_by_its_name(
     said = inside(command, "run", code=2)
     assert "[B, 4]" in said
     assert "trained on Taxi" in said
+
+
+@pytest.mark.parametrize("command", ["eval", "plan", "play"])
+def test_a_saved_solver_with_other_actions_is_refused(
+    command: str, folder: Path, inside: Callable[..., str]
+) -> None:
+    solver = Solver.create("qnet", Box(-1, 1, (4,)), Discrete(2))
+    solver.environment = "CartPole-v1"
+    solver.save(folder / f"cartpole-{command}")
+    said = inside(command, f"cartpole-{command}", code=2)
+    assert "trained on CartPole-v1" in said
+    assert "4 actions, got [B, 4] and 2" in said
 
 
 def test_eval_plays_the_layout_trained_on(folder: Path, inside: Callable[..., str]) -> None:

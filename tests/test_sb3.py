@@ -147,11 +147,17 @@ def test_policy_for_plain_dqn() -> None:
         ({"n_steps": 3}, r"n_steps must be 1, got 3: .*one"),
         ({"gamma": 0.9}, r"discount is 0, the targets' is 0\.9"),
         ({"policy_kwargs": {"net_arch": [3]}}, "no 'net_arch': use solver, network and encoder"),
+        ({"policy": "MlpPolicy"}, "policy must be SolverPolicy or a subclass, got 'MlpPolicy'"),
     ],
 )
 def test_what_is_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         DTSN(IdentityEnv(3), SHORT, network=SMALL, **({"gamma": 0.0} | options))
+
+
+def test_a_policy_in_the_place_of_the_environment() -> None:
+    with pytest.raises(ValueError, match="env must be an environment, got 'MlpPolicy'"):
+        DTSN("MlpPolicy", "CartPole-v1")
 
 
 def test_without_the_extra_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

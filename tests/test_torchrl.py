@@ -142,6 +142,10 @@ def test_what_is_refused() -> None:
     _, actor = make_actor(config(), identity(), discount=0.9, network=SMALL, seed=0)
     with pytest.raises(ValueError, match=r"discount is 0\.9, the targets' is 0\.99"):
         DTSNLoss(actor, discount=0.99)
+    with pytest.raises(ValueError, match="observation_key must be one of observation, got 'pixels'"):
+        make_actor("dtsn", identity(), observation_key="pixels")
+    with pytest.raises(ValueError, match="actions must be discrete, got Bounded"):
+        make_actor("dtsn", GymEnv("Pendulum-v1"))
     batch = transitions((6,), False)
     batch["steps_to_next_obs"] = torch.full((6, 1), 3)
     with pytest.raises(ValueError, match="returns of several steps"):

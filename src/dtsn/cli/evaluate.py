@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from dtsn.cli.arguments import Command
-from dtsn.cli.options import Device, Layout, at_least_one, load
+from dtsn.cli.options import Device, Layout, at_least_one, load, load_for_halls
 from dtsn.cli.terminal import add_result, console, done, make_table, progress
 from dtsn.config import Rule
 from dtsn.envs.navigation import NavigationOptions
@@ -59,8 +59,9 @@ def eval_navigation(
     from dtsn.training.runs import RunFolder
 
     prepare(threads)
-    solver = load(run, device, act_iterations=iterations, act_rule=rule)
-    layout = trained_halls(run, 2, exit_layout).exit_layout
+    trained = trained_halls(run, 2, exit_layout)
+    solver = load_for_halls(run, trained, device, act_iterations=iterations, act_rule=rule)
+    layout = trained.exit_layout
     what = f"{levels} {split} levels, exits {layout}"
     table = make_table(f"{solver.config.name}, T = {solver.act_iterations}, {what}")
     out = out or (RunFolder(run).folder("evaluation") if run else None)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import tyro
 
 from dtsn.cli.evaluate import trained_halls
-from dtsn.cli.options import Device, Layout, at_least_one, load, pick_device
+from dtsn.cli.options import Device, Layout, at_least_one, load, load_for_halls, pick_device
 from dtsn.cli.terminal import console, done, progress
 from dtsn.config import Rule
 from dtsn.errors import UserError
@@ -75,7 +75,7 @@ def plan(
         document = describe_game24(load_game24(run, device), hand, time=time, seed=seed, **search)
     elif state is None:
         options = trained_halls(run, exits, exit_layout)
-        solver = load(run, device)
+        solver = load_for_halls(run, options, device)
         document = describe_navigation(solver, level, options, time=time, seed=seed, **search)
     else:
         document = plan_state(state, run, device, seed, search)
@@ -172,7 +172,7 @@ def play(
         cards = " ".join(map(str, hand))
         return done("nothing written", f"dtsn plan {run} --hand {cards} --time 3")
     options = trained_halls(run, exits, exit_layout)
-    decisions = watch_navigation(load(run, device), level, options, seed=seed, **search)
+    decisions = watch_navigation(load_for_halls(run, options, device), level, options, seed=seed, **search)
     if out is None:
         from dtsn.inspection.text import show_episode
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from dtsn.envs.navigation import MOVES, NavigationOptions
 from dtsn.errors import UserError
 from dtsn.pretrained import shipped
 
@@ -26,6 +27,21 @@ def load(run: Path | None, device: str, **changes: Any) -> Solver:
 
     given = {name: value for name, value in changes.items() if value is not None}
     return load_solver(run or shipped("dtsn"), pick_device(device), **given)
+
+
+def load_for_halls(run: Path | None, options: NavigationOptions, device: str, **changes: Any) -> Solver:
+    """Load the solver of a run as :func:`load`; refuse one of another world, by its name if it says so."""
+    solver = load(run, device, **changes)
+    shape, actions = solver.observation_shape, solver.world_model.num_actions
+    halls = (3, options.size, options.size)
+    if shape not in (None, halls) or actions != len(MOVES):
+        world = f"trained on {solver.environment}" if solver.environment else "made for another world"
+        seen = ", ".join(map(str, shape or ()))
+        raise UserError(
+            f"{run} was {world}: Navigation needs observations [B, {', '.join(map(str, halls))}] and "
+            f"{len(MOVES)} actions, got [B, {seen}] and {actions}"
+        )
+    return solver
 
 
 def pick_device(device: str) -> str:

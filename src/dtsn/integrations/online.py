@@ -6,15 +6,18 @@ from dtsn.config import LossWeights, SolverConfig
 from dtsn.errors import UserError
 
 ITERATIONS = 5  # of a search, where the caller names no configuration: online learning makes many of them
+# No conservative term: the data are the agent's own. TD errors begin small, and beside them the paper's
+# λ3 = 0.1 lets the latents of a task with rare rewards collapse: a constant latent is perfectly consistent.
+WEIGHTS = LossWeights(cql=0.0, transition=0.001)
 
 
 def online_config(solver: str | SolverConfig, discount: float) -> SolverConfig:
     """Configure the solver of this name for TD targets of this discount, or check the given configuration.
 
-    Online there is no conservative term (``cql = 0``): the data are the agent's own.
+    Its weights are ``WEIGHTS``.
     """
     if isinstance(solver, str):
-        return SolverConfig(solver, iterations=ITERATIONS, discount=discount, weights=LossWeights(cql=0.0))
+        return SolverConfig(solver, iterations=ITERATIONS, discount=discount, weights=WEIGHTS)
     if solver.discount != discount:
         raise UserError(
             f"the solver's discount is {solver.discount:g}, the targets' is {discount:g}: "

@@ -139,7 +139,7 @@ class DTSN(DQN):  # type: ignore[misc]
         network: NetworkConfig | None = None,
         encoder: nn.Module | None = None,
         gamma: float = 0.99,
-        policy: str | type[SolverPolicy] = SolverPolicy,
+        policy: type[SolverPolicy] = SolverPolicy,
         policy_kwargs: dict[str, Any] | None = None,
         n_steps: int = 1,
         **options: Any,
@@ -157,6 +157,10 @@ class DTSN(DQN):  # type: ignore[misc]
             n_steps: 1; see the error.
             options: ``learning_rate``, ``buffer_size``, ``exploration_fraction``, ``seed``, …
         """
+        if not (isinstance(policy, type) and issubclass(policy, SolverPolicy)):
+            raise UserError(f"policy must be SolverPolicy or a subclass, got {policy!r}")
+        if isinstance(env, str) and env.endswith("Policy"):
+            raise UserError(f"env must be an environment, got {env!r}: DTSN brings its own policy")
         if n_steps != 1:
             raise UserError(
                 f"n_steps must be 1, got {n_steps}: the reward and transition modules learn what *one* step "

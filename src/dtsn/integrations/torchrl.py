@@ -64,9 +64,14 @@ def make_actor(
     ``solver`` may be one that you made; otherwise ``network``, ``encoder`` and ``seed`` are those of
     ``Solver.create``, and ``discount`` is that of the search.
     """
-    spec = env.action_spec_unbatched
+    spec, seen = env.action_spec_unbatched, env.observation_spec_unbatched
+    if not hasattr(spec.space, "n"):
+        raise UserError(f"the environment's actions must be discrete, got {type(spec).__name__}")
+    if observation_key not in seen.keys(True, True):
+        known = ", ".join(map(str, seen.keys(True, True)))
+        raise UserError(f"observation_key must be one of {known}, got {observation_key!r}")
     if not isinstance(solver, Solver):
-        space = _space(env.observation_spec_unbatched[observation_key])
+        space = _space(seen[observation_key])
         actions = gymnasium.spaces.Discrete(int(spec.space.n))
         config = online_config(solver, discount)
         solver = Solver.create(config, space, actions, network=network, encoder=encoder, seed=seed)

@@ -176,7 +176,7 @@ class Tuning:
             return Trial(asked.number, self._settings(asked.params), None, "unfinished")
 
     def _settings(self, params: dict[str, Any]) -> dict[str, float | int]:
-        """Check that settings are among the choices; round them to three digits, so that one can type them."""
+        """Check that settings are among the choices; round them, so that one can type them."""
         for name, value in params.items():
             known = self._space.get(name, ())
             if not known or not (

@@ -15,9 +15,10 @@ import gymnasium
 import numpy as np
 
 from dtsn.errors import UserError
+from dtsn.integrations.online import ITERATIONS, WEIGHTS
 from dtsn.processes import prepare
 from dtsn.reproduce.jobs import Executor, Job
-from dtsn.reproduce.online.tasks import AGENTS, EPISODES, EVALUATIONS, ITERATIONS, TASKS, make_agent
+from dtsn.reproduce.online.tasks import AGENTS, EPISODES, EVALUATIONS, TASKS, make_agent
 from dtsn.reproduce.records import read_record, write_record
 from dtsn.settings import difference, plain
 from dtsn.storage import replace_durably
@@ -86,7 +87,9 @@ class OnlineCampaign:
                     "steps": self.steps_of(name),
                     "gamma": task.gamma,
                     "envs": task.envs,
+                    "reward_scale": task.reward_scale,
                     "iterations": ITERATIONS,
+                    "weights": asdict(WEIGHTS),
                     "dqn": task.settings,
                     "network": asdict(task.network),
                     "mlp": task.mlp,
