@@ -63,7 +63,7 @@ def make_solver() -> Solver:
 
 
 def sample_batch(size: int, generator: torch.Generator) -> Batch:
-    """Steps of an expert that walks to 0; each costs 1, so the return is minus the distance."""
+    """Draw steps of an expert that walks to 0; each costs 1, so the return is minus the distance."""
     position = torch.randint(1, 6, (size, 1), generator=generator).float()
     position *= torch.randint(2, (size, 1), generator=generator) * 2 - 1  # -5 … -1, 1 … 5
     action = (position < 0).long().squeeze(1)  # 0: left, 1: right

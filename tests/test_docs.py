@@ -15,6 +15,7 @@ import pytest
 import dtsn
 import test_imports
 from dtsn.cli import main as cli
+from dtsn.cli.arguments import parse
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -80,6 +81,33 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.main()
 
 
+def documented() -> dict[str, str]:
+    """Every ``dtsn`` command of README and pages, but those that are a record, and where it stands."""
+    found: dict[str, str] = {}
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+        text = re.sub(r"```text\n.*?```", "", page.read_text(), flags=re.DOTALL).replace("\\\n", " ")
+        lines = re.findall(r"^(?:torchrun .* )?dtsn ([a-z].*?)\s*(?: #.*)?$", text, re.MULTILINE)
+        for command in lines + re.findall(r"`(?:[^`\n]* )?(?<!from )dtsn ([a-z][^`\n]*)`", text):
+            found.setdefault(command, page.name)
+    return found
+
+
+def test_every_command_is_accepted() -> None:
+    """Its options are real; nothing is run."""
+    commands = documented()
+    assert len(commands) > 60
+    for command, page in commands.items():
+        words = shlex.split(re.sub(r" > log|; done|…", "", command).replace("$s", "0"))
+        if words[-1] == "--help":
+            continue
+        if words[0] in ("train", "tune") and words[1:] and re.fullmatch(r".*\.h5|DATA", words[1]):
+            words[1] = "navigation"  # a file of the reader's
+        try:
+            parse(cli.COMMANDS, words)
+        except SystemExit:
+            pytest.fail(f"{page}: dtsn {command}")
+
+
 def test_bigfishs_command_is_the_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     from dtsn.experts import ppg
     from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
@@ -106,7 +134,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", ["navigation.md"])
+@pytest.mark.parametrize("page", ["maps.md", "navigation.md"])
 def test_python_blocks_run(page: str) -> None:
     for block in blocks(page, "python"):
         exec(compile(block, page, "exec"), {})

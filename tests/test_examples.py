@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,16 +52,24 @@ def test_known_world() -> None:
             "greedy, 10 episodes: ",
         ),
         ("sb3_cartpole", "stable_baselines3", ("300",), "mean return"),
-        pytest.param("torchrl_cartpole", "torchrl", ("300",), "", marks=pytest.mark.slow),
+        ("torchrl_cartpole", "torchrl", ("256",), "mean return"),
     ],
 )
-def test_online(name: str, needs: str, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_online(
+    name: str,
+    needs: str,
+    arguments: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process, which has imported torch already."""
     pytest.importorskip(needs)
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert said in done.stdout
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

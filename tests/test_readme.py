@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import readme_table
+from dtsn.cli.main import main
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 SMALL_NETWORK = "--network.latent 8 --network.hidden 16"
@@ -35,14 +35,15 @@ def test_python_blocks_run() -> None:
         exec(compile(block, "README.md", "exec"), {})
 
 
-def test_commands_run(tmp_path: Path) -> None:
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: six imports of torch would take longer than the commands."""
+    monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^dtsn (.*?)\s*(?:#.*)?$", "\n".join(blocks("sh")), re.MULTILINE)
     assert list(dict.fromkeys(command.split()[0] for command in commands)) == list(SMALL)
     for command in commands:
         small = shlex.split(SMALL[command.split()[0]])
-        call = [sys.executable, "-m", "dtsn", *shlex.split(command), *small]
-        result = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-        assert result.returncode == 0, result.stderr
+        monkeypatch.setattr(sys, "argv", ["dtsn", *shlex.split(command), *small])
+        main()
     assert {path.name for path in tmp_path.iterdir()} == {"tree.svg", "episode.gif", "data", "runs"}
 
 

@@ -18,7 +18,7 @@ ACTIONS, ITERATIONS = 2, 3
 
 
 def line_losses(points: int, seed: int = 6) -> dict[str, Tensor]:
-    """Loss of the greedy tree, and expected loss over all trees, at ``points`` places between two models."""
+    """Return the greedy tree's loss and the expected loss over all trees, at ``points`` between models."""
     start, end = (dict(random_model(ACTIONS, seed=s, scale=2.0).named_parameters()) for s in (seed, seed + 1))
     model = random_model(ACTIONS, seed=seed)
     root = torch.linspace(-1, 1, 5, dtype=torch.float64)[None]

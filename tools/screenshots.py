@@ -36,7 +36,7 @@ def main(folder: Path = FIGURES) -> None:
 
 
 def take(address: str, folder: Path) -> None:
-    """One picture for each of SHOTS."""
+    """Take a picture for each of SHOTS."""
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -54,7 +54,7 @@ def take(address: str, folder: Path) -> None:
 
 
 def with_few_colours(png: bytes) -> Image.Image:
-    """The picture in its 256 most frequent colours: a third of the bytes, and no flat colour changes."""
+    """Reduce a picture to its 256 most frequent colours: a third of the bytes, no flat colour changes."""
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     counted: Any = picture.getcolors(picture.width * picture.height) or []
     frequent = sorted(counted, reverse=True)[:256]

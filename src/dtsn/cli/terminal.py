@@ -58,11 +58,9 @@ def _log(title: str) -> Iterator[Callable[..., None]]:
             print(last, flush=True)
             printed, last = now, ""
 
-    try:
-        yield update
-    finally:
-        if last:
-            print(last, flush=True)
+    yield update
+    if last:  # not after an error or Ctrl-C: whoever handled it has spoken last
+        print(last, flush=True)
 
 
 def _clock(seconds: float) -> str:

@@ -26,13 +26,13 @@ MAX_KEPT_BATCHES = 10
 TRACK_EVERY = 20  # steps between two points of a tracker's curves
 
 
-def has_run(run: Path) -> bool:
+def has_run(run: str | Path) -> bool:
     """Tell whether a folder holds a training run, be it one without a checkpoint yet."""
     return RunFolder(run).exists()
 
 
 def train_run(
-    run: Path,
+    run: str | Path,
     trainer: Trainer,
     dataset: Dataset,
     *,

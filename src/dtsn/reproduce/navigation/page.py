@@ -82,7 +82,7 @@ def navigation_page(
     sections += _earlier(cells)
     sections += [
         "## How they were made",
-        *_setup(meta),
+        *_setup(meta, cells, curves),
         "D-TSN's configuration; what other rows change is in `dtsn.reproduce.navigation.variants`:",
         configuration(NAVIGATION),
     ]
@@ -348,12 +348,17 @@ def _paper_of(side: Side) -> PaperNumber | None:
     return _paper(VARIANTS[side.variant], side.scenario.exits, side.scenario.act_iterations)
 
 
-def _setup(meta: Mapping[str, Any]) -> list[str]:
-    """Return the command and the circumstances, as far as they are known."""
+def _setup(meta: Mapping[str, Any], cells: Results, curves: Curves) -> list[str]:
+    """Return the commands and the circumstances, as far as they are known."""
+    made = [key for key in FAMILIES if any(row.key in cells for row in of_family(key))]
+    if any(VARIANTS[key].purpose == "weight_search" for key in curves):
+        made.append("weight_search")
     facts = {name: meta[name] for name in ("dtsn", "levels") if name in meta}
     facts |= dict(sorted(meta.get("machine", {}).items()))
     return [
-        f"```\n{meta['command']}\n```" if "command" in meta else "",
+        "This makes the rows above, and skips those that exist:",
+        f"```sh\ndtsn reproduce navigation --variants {' '.join(made)}\n```",
+        *(["As typed at the time:", f"```text\n{meta['command']}\n```"] if "command" in meta else []),
         "\n".join(f"- {name.replace('_', ' ')}: {value}" for name, value in facts.items()),
     ]
 

@@ -14,7 +14,7 @@ from dtsn.config import (
     TrainConfig,
 )
 from dtsn.envs.procgen import GAMES
-from dtsn.reproduce.procgen.choice import candidate
+from dtsn.reproduce.procgen.choice import candidate, contender
 from dtsn.reproduce.recipes import ABLATIONS, SEARCH_LENGTHS, SOLVER_RECIPES, Recipe
 
 
@@ -43,8 +43,8 @@ class ProcgenBudget:
         return "all" if game in self.keep_all_episodes else "successful"
 
     def config(self, variant: str, seed: int) -> TrainConfig:
-        """Return the training run of a variant, or of a ``CANDIDATE.SOLVER`` of the choice, with a seed."""
-        name, _, solver = variant.rpartition(".")
+        """Return the training run of a variant, or of a contender of the choice, with a seed."""
+        name, solver = contender(variant)
         return replace(candidate(PROCGEN_VARIANTS[solver].applied(self.train), name), seed=seed)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from dtsn.arrays import Float64s
 from dtsn.config import TrainConfig
@@ -25,6 +26,21 @@ TITLES = {
     "near": "a discount of 0.95",
     "greedy": "a greedy search when acting",
 }
+
+
+class Contender(NamedTuple):
+    """A solver trained, or acting, as a candidate says."""
+
+    candidate: str
+    solver: str
+
+
+CONTENDERS = {f"{name}.{solver}": Contender(name, solver) for name in TITLES for solver in SOLVERS}
+
+
+def contender(player: str) -> Contender:
+    """Return the contender of a name; any other player is of the recipe."""
+    return CONTENDERS.get(player, Contender(RECIPE, player))
 
 
 def candidate(train: TrainConfig, name: str) -> TrainConfig:
@@ -49,16 +65,18 @@ def candidate(train: TrainConfig, name: str) -> TrainConfig:
 
 
 def choice_players() -> list[str]:
-    """Return all ``CANDIDATE.SOLVER`` to train and to play the validation levels."""
+    """Return the names of all contenders to train and to play the validation levels."""
     return [
-        f"{name}.{solver}" for name in TITLES for solver in SOLVERS if name != "greedy" or solver in DRAWING
+        name
+        for name, each in CONTENDERS.items()
+        if each.solver in SOLVERS and (each.candidate != "greedy" or each.solver in DRAWING)
     ]
 
 
 def trained_as(player: str) -> str:
     """Return the run that a player acts with: the recipe's is the campaign's own; greedy ones borrow it."""
-    name, _, solver = player.rpartition(".")
-    return solver if name in ("", RECIPE, "greedy") else player
+    name, solver = contender(player)
+    return solver if name in (RECIPE, "greedy") else player
 
 
 def choice_table(scores: Mapping[str, Mapping[str, Float64s]]) -> dict[str, dict[str, float]]:
