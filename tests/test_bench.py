@@ -98,7 +98,12 @@ def small_result() -> dict:
         {"part": "search", **vars(Case(4, 10, 1, 64)), "ms": {"train": 2.0, "infer": 1.0}}
         | {name: [1.5, 0.1] for name in pairs},
         {"part": "acting", "ms": {"all": 2.0, "encoder": 0.1}},
-        {"part": "small", **vars(Case(4, 10, 32, 64)), "ms": {"whole step": 3.0, "backup": 0.5}},
+        {
+            "part": "small",
+            **vars(Case(4, 10, 32, 64)),
+            "ms": {"whole step": 3.0, "backup": 0.5},
+            "operations": {"whole step": 1600, "backup": 120},
+        },
         {"part": "deciding", "batch": 1, "ms": {"act": 0.5, "compiled": 0.125}},
         {"part": "deciding", "batch": 64, "ms": {"act": 4.25}},
         {"part": "runtime", "solver": "TreeQN (depth 3)", "seconds": 9.0, "over_qnet": 70.0}
