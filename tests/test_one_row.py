@@ -210,7 +210,7 @@ def test_compiled_acting_chooses_for_a_batch_as_acting_does(rule: str, kernel) -
     observation = 2 * numbers(3, 4, 5, seed=0) - 1
     closed = numbers(3, 4, ACTIONS, seed=1) < 0.4
     closed[..., 0] &= ~closed.all(-1)
-    given = {"uniforms": numbers(T, 4, 3, seed=2).T}  # not contiguous
+    given = {"uniforms": numbers(T, 4, 3, seed=2).permute(2, 1, 0)}  # not contiguous
     for options in ({}, given, {"deterministic": True}, {"invalid_actions": closed}):
         expected, found = (
             each.act(observation, **options, generator=torch.Generator().manual_seed(3))
