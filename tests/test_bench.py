@@ -38,6 +38,8 @@ def test_interleave_calls_in_turn_after_a_warm_up() -> None:
 def test_parts_of_a_small_step_run() -> None:
     (row,) = small_step(True)
     assert row["ms"].keys() == {"whole step", "bare modules", "fused modules", "choosing nodes", "backup"}
+    assert row["operations"].keys() == row["ms"].keys()
+    assert row["operations"]["whole step"] > row["operations"]["fused modules"] > 0
 
 
 @pytest.mark.parametrize("spatial", [False, True])
@@ -98,7 +100,12 @@ def small_result() -> dict:
         {"part": "search", **vars(Case(4, 10, 1, 64)), "ms": {"train": 2.0, "infer": 1.0}}
         | {name: [1.5, 0.1] for name in pairs},
         {"part": "acting", "ms": {"all": 2.0, "encoder": 0.1}},
-        {"part": "small", **vars(Case(4, 10, 32, 64)), "ms": {"whole step": 3.0, "backup": 0.5}},
+        {
+            "part": "small",
+            **vars(Case(4, 10, 32, 64)),
+            "ms": {"whole step": 3.0, "backup": 0.5},
+            "operations": {"whole step": 1600, "backup": 120},
+        },
         {"part": "deciding", "batch": 1, "ms": {"act": 0.5, "compiled": 0.125}},
         {"part": "deciding", "batch": 64, "ms": {"act": 4.25}},
         {"part": "runtime", "solver": "TreeQN (depth 3)", "seconds": 9.0, "over_qnet": 70.0}
@@ -170,7 +177,10 @@ def test_page_shows_every_target_and_explains_those_not_clearly_kept() -> None:
     assert "out of memory" in page
     assert "| act | 0.50 | 4.25 |" in page
     assert "| compiled | 0.12 | – |" in page
-    assert "latent 64: whole step 3.0 ms, backup 0.5 ms." in page
+    assert (
+        "latent 64: whole step 3.0 ms, backup 0.5 ms; launched operations: whole step 1600, backup 120."
+        in page
+    )
     assert "Not measured" not in page
 
 

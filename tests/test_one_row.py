@@ -1,4 +1,4 @@
-"""Acting for one row: NumPy in place of torch's modules, and the whole decision as one function."""
+"""Fast acting: NumPy in place of torch's modules for one row, and whole decisions as one function."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from dtsn.config import NetworkConfig, SolverConfig
 from dtsn.models import one_row
 from dtsn.models.build import make_world_model
+from dtsn.models.heads import ActionMLP, RewardMLP, ValueMLP
 from dtsn.models.world_model import WorldModel
 from dtsn.search import best_first_search
-from dtsn.solvers import one_row_kernel
+from dtsn.solvers import acting_kernel
 from dtsn.solvers.solver import Solver
 
 T, ACTIONS = 7, 3
 SPACE = Box(-1, 1, (5,))
-RULES = one_row_kernel.RULES
+RULES = acting_kernel.RULES
 
 
 def make(seed: int = 0, **config: object) -> Solver:
@@ -152,19 +153,20 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """The kernel uncompiled, and compiled by Numba: ten seconds."""
     if request.param == "numba":
         pytest.importorskip("numba")
-        return one_row_kernel.compiled_kernel()
-    made = one_row_kernel.make_kernel(as_it_is, as_it_is)
-    monkeypatch.setattr(one_row_kernel, "compiled_kernel", lambda: made)
+        return acting_kernel.compiled_kernel()
+    made = acting_kernel.make_kernel(as_it_is, as_it_is)
+    monkeypatch.setattr(acting_kernel, "compiled_kernel", lambda: made)
     return made
 
 
 @pytest.mark.parametrize("rule", RULES)
 @torch.no_grad()
 def test_kernel_finds_the_q_values_of_the_search(rule: str, kernel) -> None:
-    for seed in range(12):
-        model, latent = make(seed).world_model, 3 * numbers(1, 6, seed=seed)
-        uniforms = numbers(1, T, seed=seed + 100)
-        closed = torch.tensor([[False, seed % 2 == 1, seed % 4 == 1]])
+    for seed in range(4):
+        model, latent = make(seed).world_model, 3 * numbers(8, 6, seed=seed)
+        uniforms = numbers(8, T, seed=seed + 100)
+        closed = torch.zeros(8, ACTIONS, dtype=torch.bool)
+        closed[1::2, 1] = closed[1::4, 2] = True
         expected = best_first_search(
             OnTensors(model),
             latent,
@@ -177,10 +179,10 @@ def test_kernel_finds_the_q_values_of_the_search(rule: str, kernel) -> None:
             invalid_actions=closed,
         )
         weights = one_row.perceptrons(model)
-        noise = uniforms[0].double().numpy()
         index = RULES.index(rule)
-        found = kernel(weights, latent[0].numpy(), closed[0].numpy(), noise, T, index, 0.5, 0.5, 0.9)
-        np.testing.assert_allclose(found, expected.q[0].numpy(), rtol=1e-5, atol=1e-5)
+        arrays = latent.numpy(), closed.numpy(), uniforms.numpy()
+        found = kernel(weights, *arrays, T, index, 0.5, 0.5, 0.9)
+        np.testing.assert_allclose(found, expected.q.numpy(), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -198,6 +200,34 @@ def test_compiled_acting_chooses_as_acting_does(rule: str, kernel) -> None:
             assert torch.equal(quick.act(observation[None], **(lift(options) | drawn))[0], expected)
             drawn = {"generator": torch.Generator().manual_seed(seed)}
             assert quick.act(observation.numpy(), **options, **drawn) == expected
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_compiled_acting_chooses_for_a_batch_as_acting_does(rule: str, kernel) -> None:
+    solver = make(act_rule=rule)
+    quick = copy.deepcopy(solver)
+    quick.compile_acting()
+    observation = 2 * numbers(3, 4, 5, seed=0) - 1
+    closed = numbers(3, 4, ACTIONS, seed=1) < 0.4
+    closed[..., 0] &= ~closed.all(-1)
+    given = {"uniforms": numbers(T, 4, 3, seed=2).permute(2, 1, 0)}  # not contiguous
+    for options in ({}, given, {"deterministic": True}, {"invalid_actions": closed}):
+        expected, found = (
+            each.act(observation, **options, generator=torch.Generator().manual_seed(3))
+            for each in (solver, quick)
+        )
+        assert torch.equal(found, expected)
+
+
+@torch.no_grad()
+def test_kernel_knows_hidden_layers_of_different_sizes(kernel) -> None:
+    encoder = nn.Linear(5, 6)
+    parts = ActionMLP(6, 9, ACTIONS, 6), RewardMLP(6, 14, ACTIONS), ValueMLP(6, 3, 1.0)
+    model, latent = WorldModel(encoder, *parts, ACTIONS), 3 * numbers(4, 6, seed=0)
+    expected = best_first_search(model, latent, iterations=T, rule="greedy").q.numpy()
+    none, closed = np.zeros((4, T), np.float32), np.zeros((4, ACTIONS), bool)
+    found = kernel(one_row.perceptrons(model), latent.numpy(), closed, none, T, 0, 1.0, 0.1, 1.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def lift(options: dict) -> dict:
@@ -252,8 +282,9 @@ def test_what_the_kernel_does_not_know_goes_through_torch_compile(
         return function
 
     monkeypatch.setattr(torch, "compile", compile_)
+    monkeypatch.setattr(acting_kernel, "LARGEST_BATCH", 2 * ACTIONS * 6 * 9)
     for solver, observation in (
-        (make(), numbers(2, 5, seed=0)),  # two rows
+        (make(), numbers(3, 5, seed=0)),  # a row too many
         (make().double(), numbers(5, seed=0)),
         (Solver.create("qnet", SPACE, Discrete(ACTIONS), seed=0).eval(), numbers(5, seed=0)),
     ):
@@ -268,8 +299,8 @@ def test_what_the_kernel_does_not_know_goes_through_torch_compile(
 def test_kernel_of_a_diverged_model_says_so(kernel) -> None:
     model = make().world_model
     model.value_head.last.bias.fill_(float("nan"))
-    noise = np.full(T, 0.5)
-    latent, closed = np.zeros(6, np.float32), np.zeros(ACTIONS, bool)
+    noise = np.full((1, T), 0.5, np.float32)
+    latent, closed = np.zeros((1, 6), np.float32), np.zeros((1, ACTIONS), bool)
     for rule in range(3):
         found = kernel(one_row.perceptrons(model), latent, closed, noise, T, rule, 1.0, 0.1, 1.0)
         assert np.isnan(found).any()

@@ -15,7 +15,7 @@ from dtsn.bench.search import Case
 from dtsn.bench.timing import Row, Times, interleave, milliseconds, ratio
 from dtsn.config import SolverConfig
 from dtsn.models.world_model import WorldModel
-from dtsn.solvers.one_row_kernel import compiled_kernel
+from dtsn.solvers.acting_kernel import compiled_kernel
 from dtsn.solvers.solver import Solver
 
 Decide = Callable[[], object]
@@ -42,7 +42,7 @@ def ways_of_acting(case: Case, run_exported: Callable[[Any], object] | None) -> 
         "act": lambda: solver.act(observation),
         "greedy on tensors": lambda: on_tensors.act(observation, deterministic=True),
     }
-    if case.batch == 1 and compiled_kernel() is not None:
+    if compiled_kernel() is not None:
         compiled = make_solver(case)
         compiled.compile_acting()
         found["compiled"] = lambda: compiled.act(observation)

@@ -94,9 +94,9 @@ four actions, 10 simulations a quarter as often.
   gradients.
 - *Inference.* With one row every operation costs its launch, so the tree is kept in plain numbers
   (`dtsn.search.single_row`) and small perceptrons run on NumPy views of their weights, which launches in a
-  fraction of the time. Numba compiles both to one function (`solver.compile_acting()`). Both sides run in
-  `torch.inference_mode`, decisions among decisions; right after a training step, with cold caches, a
-  decision takes longer.
+  fraction of the time. Numba compiles both to one function (`solver.compile_acting()`), which takes the rows
+  of a batch one by one. Both sides run in `torch.inference_mode`, decisions among decisions; right after a
+  training step, with cold caches, a decision takes longer.
 - *Small products* take no longer than the launch of an operation, and a training step launches many an
   iteration, forward and backward: the modules' own, about twenty to choose a node, and a backup of all
   iterations at once.{small} Fewer launches would need modules fused by hand, forward and backward.
@@ -266,6 +266,8 @@ def performance_page(result: dict[str, Any]) -> str:
         small="".join(
             f" At A={row['actions']}, B={row['batch']}, latent {row['latent']}: "
             + ", ".join(f"{name} {ms:.1f} ms" for name, ms in row["ms"].items())
+            + "; launched operations: "
+            + ", ".join(f"{name} {count}" for name, count in row["operations"].items())
             + "."
             for row in _part(rows, "small")
         ),

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtsn.bench.acting import Constant
 from dtsn.bench.search import Case, search_functions
 from dtsn.bench.timing import Row, interleave, milliseconds
 from dtsn.search import best_first_search
 from dtsn.search.backup import Timeline, back_up
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operations that torch launches, those of the backward pass too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count a call and make it."""
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def launches(function: Callable[[], object]) -> int:
+    """How many operations a call launches."""
+    with Launches() as counter:
+        function()
+    return counter.count
 
 
 def small_step(quick: bool) -> Iterator[Row]:
@@ -39,4 +61,6 @@ def small_step(quick: bool) -> Iterator[Row]:
         "choosing nodes": grow,
         "backup": backup,
     }
-    yield {"part": "small", **vars(case), "ms": milliseconds(interleave(parts, 0.5 if quick else 2.0))}
+    times = interleave(parts, 0.5 if quick else 2.0)
+    counts = {name: launches(function) for name, function in parts.items()}
+    yield {"part": "small", **vars(case), "ms": milliseconds(times), "operations": counts}

@@ -36,7 +36,7 @@ RECORD = {  # what is used of a record; all of it may be missing
 
 
 def checked(value: Any, shape: Any, name: str, whole: bool = True) -> Any:
-    """The parts of some JSON that a shape names; an error says which is missing or of another kind.
+    """Return the parts of some JSON that a shape names; an error says which is missing or wrong.
 
     A shape is a type or several, ``[shape]`` for a list with items, ``{field: shape}`` for an object,
     ``{str: shape}`` for one of any fields, a pattern for a text, or ``(None, shape)`` for what may be null or
@@ -93,7 +93,7 @@ def write_record(path: Path, command: str, settings: Settings) -> None:
 
 
 def read_json_rows(folder: Path, shape: dict[str, Any]) -> list[dict[str, Any]]:
-    """The JSON files of a folder, by name: what ``shape`` names of each."""
+    """Read the JSON files of a folder, by name: what ``shape`` names of each."""
     found, room = [], MAX_FOLDER_BYTES
     for path in sorted(folder.glob("*.json")):
         found.append(checked(read_json(path, min(MAX_RECORD_BYTES, room)), shape, str(path)))
@@ -102,7 +102,7 @@ def read_json_rows(folder: Path, shape: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_columns(path: Path, *needed: str) -> dict[str, Float64s]:
-    """A table of numbers (CSV), with the columns ``needed``, as columns ``[rows]``; NaN in empty cells.
+    """Read a table of numbers (CSV) with the columns ``needed`` as columns ``[rows]``; NaN in empty cells.
 
     A half-written last line, as a full disk leaves it, is passed over.
     """
@@ -123,7 +123,7 @@ def read_columns(path: Path, *needed: str) -> dict[str, Float64s]:
 
 
 def seed_of(path: Path) -> int:
-    """The number N of a file ``seed-N.csv`` or the like."""
+    """Return the number N of a file ``seed-N.csv`` or the like."""
     found = re.match(r"seed-(\d{1,9})\.", path.name, re.ASCII)
     if found is None:
         raise UserError(f"{path} must be named seed-N with a number N: rename or remove it")

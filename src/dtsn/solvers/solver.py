@@ -30,6 +30,7 @@ from dtsn.models.known import KnownModel
 from dtsn.models.world_model import WorldModel, update_average
 from dtsn.search import SearchTree
 from dtsn.solvers import losses, saving
+from dtsn.solvers.acting_kernel import compiled_actions
 from dtsn.solvers.checks import (
     check_batch,
     check_own_model,
@@ -44,7 +45,6 @@ from dtsn.solvers.export import Export, export_solver_graph
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.objective import conservative_value, loss_terms
 from dtsn.solvers.observations import read_batch, read_mask, read_rows, read_uniforms
-from dtsn.solvers.one_row_kernel import one_row_action
 from dtsn.solvers.planning import act_iterations, grow_trees
 
 
@@ -250,7 +250,7 @@ class Solver(nn.Module):
     def compile_acting(self) -> None:
         """Let ``act`` run compiled, which takes seconds to a minute at its next call.
 
-        One row of vector latents on the CPU goes through one function compiled by Numba (``dtsn[fast]``),
+        Batches of small vector latents on the CPU go through one function compiled by Numba (``dtsn[fast]``),
         which reads the weights as they are at every call. All else, or where Numba is not installed, goes
         through ``torch.compile``: each batch size is compiled by itself, and so is each copy of the solver.
         """
@@ -267,7 +267,7 @@ class Solver(nn.Module):
     ) -> Tensor:
         closed = read_mask(invalid_actions, lead, self.world_model.num_actions, latent.device)
         noise = read_uniforms(uniforms, lead, self.act_iterations)
-        best = one_row_action(self, latent, closed, noise, generator, deterministic)
+        best = compiled_actions(self, latent, closed, noise, generator, deterministic)
         if best is not None:
             return best
         if self._compiled is None:

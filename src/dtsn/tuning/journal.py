@@ -36,7 +36,7 @@ class Journal:
         self._opened().close()
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """The lines from a number on; a half-written last one is passed over."""
+        """Read the lines from a number on; a half-written last one is passed over."""
         content = read_bounded(self.path, MAX_BYTES)
         if content.count(b"\n") > MAX_LINES:
             raise StorageError(f"{self.path} must have at most {MAX_LINES} lines, got more")

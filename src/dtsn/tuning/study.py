@@ -189,7 +189,7 @@ class Tuning:
 
     @contextmanager
     def _sensible(self) -> Iterator[None]:
-        """What is no journal of ours makes Optuna raise nearly anything."""
+        """Tell of what is no journal of ours, which makes Optuna raise nearly anything."""
         try:
             yield
         except OSError:

@@ -80,7 +80,7 @@ def _read_episodes(folder: Path, players: Collection[str]) -> dict[str, dict[str
 
 
 def _runtime(path: Path) -> str:
-    """The table of run times, if there is a benchmark."""
+    """Tabulate run times, if there is a benchmark."""
     if not path.exists():
         return ""
     found = checked(read_json(path, MAX_RECORD_BYTES), {"rows": [dict]}, str(path))["rows"]
