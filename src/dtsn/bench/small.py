@@ -15,11 +15,11 @@ from dtsn.search import best_first_search
 from dtsn.search.backup import Timeline, back_up
 
 
-class Launches(TorchDispatchMode):
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations that torch launches, those of the backward pass too."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -29,8 +29,9 @@ class Launches(TorchDispatchMode):
 
 
 def launches(function: Callable[[], object]) -> int:
-    """How many operations a call launches."""
-    with Launches() as counter:
+    """Count the operations that a call launches."""
+    counter = Launches()
+    with counter:
         function()
     return counter.count
 

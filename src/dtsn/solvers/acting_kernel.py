@@ -58,7 +58,7 @@ Kernel = Callable[[Perceptrons, Floats, Any, Floats, int, int, float, float, flo
 
 @functools.cache
 def compiled_kernel() -> Kernel | None:
-    """Return the kernel, which Numba compiles at its first call, in seconds; None if Numba is not installed."""
+    """Return the kernel, compiled by Numba at its first call; None if Numba is not installed."""
     try:
         import numba
     except ImportError:
@@ -77,7 +77,7 @@ def compiled_actions(
     generator: torch.Generator | None,
     deterministic: bool,
 ) -> Tensor | None:
-    """Return the best actions ``[B]`` for latents ``[B, D]`` by the compiled kernel; None where it does not apply.
+    """Return best actions ``[B]`` for latents ``[B, D]`` by the compiled kernel; None if it does not apply.
 
     ``closed [B, A]`` and ``uniforms [B, T]`` are as in a search.
     """
