@@ -72,31 +72,34 @@ def deciding(quick: bool) -> Iterator[Row]:
         run_exported = exported(make_solver(Case(4, 10, 1, 64)))
         for batch in (1, 64):
             case = Case(4, 10, batch, 64)
-            ways, others = ways_of_acting(case, run_exported), mctx_decisions(case)
+            ways, mctx = ways_of_acting(case, run_exported), mctx_decisions(case)
+            others = {_mctx_name(simulations): decide for simulations, decide in mctx.items()}
             # Decisions among decisions, as in an episode: ten in a row.
             times = interleave(ways | others, 1.0 if quick else 4.0, calls=10 if batch == 1 else 1)
             yield {
                 "part": "deciding",
                 **vars(case),
                 "ms": milliseconds(times),
-                "ratios": _ratios(batch, times, [*ways], [*others]),
+                "ratios": _ratios(batch, times, [*ways], [*mctx]),
             }
 
 
-def mctx_decisions(case: Case) -> dict[str, Decide]:
-    """Make mctx decide with as many model evaluations as ours, for one row also with a quarter of them."""
-    simulations = [40, 10] if case.batch == 1 else [40]
+def mctx_decisions(case: Case) -> dict[int, Decide]:
+    """Return mctx's decisions by their simulations: as many model evaluations as ours, or a quarter."""
     try:
-        return {f"mctx, {n} simulations": mctx_policy(case, n) for n in simulations}
+        return {n: mctx_policy(case, n) for n in ([40, 10] if case.batch == 1 else [40])}
     except ImportError:
         return {}
 
 
-def _ratios(batch: int, times: Times, ours: list[str], others: list[str]) -> dict[str, tuple[float, float]]:
-    """Return the best of our ways against each of the others, and an exported graph against tensors."""
+def _mctx_name(simulations: int) -> str:
+    return f"mctx, {simulations} simulations"
+
+
+def _ratios(batch: int, times: Times, ours: list[str], mctx: list[int]) -> dict[str, tuple[float, float]]:
+    """Return the best of our ways against mctx's simulations, and an exported graph against tensors."""
     found = {
-        f"act_b{batch}_over_mctx{name.split()[1]}": min(ratio(times, way, name) for way in ours)
-        for name in others
+        f"act_b{batch}_over_mctx{n}": min(ratio(times, way, _mctx_name(n)) for way in ours) for n in mctx
     }
     if batch == 1 and "exported, greedy" in times:
         found["act_export_over_eager_b1"] = ratio(times, "exported, greedy", "greedy on tensors")
