@@ -89,15 +89,11 @@ def read_solver(folder: Path, **own: Any) -> SavedSolver:
         raise CheckpointError(f"{folder} is a checkpoint of a training run: use load_solver")
     try:
         config = state["config"]
-        if "observation_space" in state:
-            space = read_space(state["observation_space"])
-        else:
-            space = spaces.Box(-np.inf, np.inf, _checked_shape(state["observation_shape"]), np.float32)
         saved = SavedSolver(
             folder=folder,
             solver=config_from_dict(SolverConfig, config["solver"]),
             network=config_from_dict(NetworkConfig, config["network"]),
-            observation_space=space,
+            observation_space=read_space(state["observation_space"]),
             num_actions=_checked_count("num_actions", state["num_actions"], MAX_ACTIONS),
             environment=state.get("environment"),
             tensors=load_tensors_of(folder, "model", state),
@@ -131,20 +127,9 @@ def with_weights(make: Callable[[], S], saved: SavedSolver) -> S:
         check_tensors(solver.state_dict(), saved.tensors, optional=TARGET)
         solver.load_state_dict(saved.tensors, strict=False)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{saved.folder} does not hold a solver of this dtsn version: {error}"
-        ) from error
+        made = "of this dtsn version" if saved.own is None else f"with this {saved.own.replace('_', ' ')}"
+        raise CheckpointError(f"{saved.folder} does not hold a solver {made}: {error}") from error
     return solver
-
-
-def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
-    """Refuse tensors that are not those of a solver, in any precision; the target's may be missing."""
-    kinds = {name: tensor.dtype for name, tensor in expected.items() if tensor.is_floating_point()}
-    cast = {
-        name: tensor.to(kinds[name]) if name in kinds and tensor.is_floating_point() else tensor
-        for name, tensor in found.items()
-    }
-    check_tensors(expected, cast, optional=TARGET)
 
 
 def model_card(solver: Solver) -> str:
