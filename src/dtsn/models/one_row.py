@@ -43,21 +43,23 @@ class Perceptrons(NamedTuple):
 
 def perceptrons(model: WorldModel) -> Perceptrons | None:
     """Return the weights of a world model of the modules that the library makes for vectors, else None."""
-    transition, reward, value = model.transition, model.reward_head, model.value_head
-    if not (
-        type(transition) is ActionMLP
-        and type(reward) is RewardMLP
-        and type(value) is ValueMLP
-        and model.termination is None
-    ):
+    # Read from the modules' own tables: an attribute of a module takes as long as a small layer.
+    modules = model._modules
+    transition, reward, value = modules["transition"], modules["reward_head"], modules["value_head"]
+    if type(transition) is not ActionMLP or type(reward) is not RewardMLP or type(value) is not ValueMLP:
         return None
-    layers = transition.last, reward.first, reward.last, value.first, value.last
-    if any(type(layer) is not nn.Linear for layer in layers):
+    heads = (reward._modules, value._modules)
+    layers = [transition._modules["last"], *(head[name] for head in heads for name in ("first", "last"))]
+    if modules.get("termination") is not None or any(type(layer) is not nn.Linear for layer in layers):
         return None
-    if any(m._forward_hooks or m._forward_pre_hooks for m in (transition, reward, value, *layers)):
+    tables = [layer._parameters for layer in layers if layer is not None]
+    if any(m._forward_hooks or m._forward_pre_hooks for m in (transition, reward, value, *layers) if m):
         return None  # somebody wants to see the calls
-    of_layers = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
-    parameters = [transition.weight, transition.action_bias, *of_layers]
+    names = [(transition._parameters, "weight"), (transition._parameters, "action_bias")]
+    names += [(table, name) for table in tables for name in ("weight", "bias")]
+    parameters = [parameter for table, name in names if (parameter := table[name]) is not None]
+    if len(parameters) != len(names):
+        return None  # layers without a bias
     first = parameters[0]
     if first.device.type != "cpu" or first.dtype not in (torch.float32, torch.float64):
         return None

@@ -188,7 +188,8 @@ class Solver(nn.Module):
 
     def _any_tensor(self) -> Tensor:
         """Return some parameter; a world model written by hand may have none."""
-        return next(self.parameters(), torch.zeros(()))
+        found = next(self.parameters(), None)
+        return torch.zeros(()) if found is None else found
 
     def forward(
         self,
