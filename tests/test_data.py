@@ -344,6 +344,15 @@ def test_a_file_that_is_changed_while_it_is_open(cache_bytes: int, tmp_path: Pat
             dataset.episode(0)
 
 
+def test_a_file_whose_bytes_are_spoilt_while_it_is_open(tmp_path: Path) -> None:
+    """What cannot be decompressed any more was changed, too: that is the reason to tell."""
+    path = write(tmp_path / "d.h5", make_episodes([30] * 10))
+    with Dataset(path, cache_bytes=1) as dataset:
+        path.write_bytes(b"\xff" * path.stat().st_size)
+        with pytest.raises(DatasetError, match=r"d\.h5: was changed while it was open"):
+            dataset.episode(0)
+
+
 def test_a_file_that_is_replaced_while_it_is_open(tmp_path: Path) -> None:
     """What is open is the old file, as it was checked."""
     path = write(tmp_path / "d.h5", make_episodes([30]))

@@ -192,8 +192,10 @@ class Dataset:
     def _guarded(self, load: Callable[[], None]) -> None:
         """Read from the file as it was when it was checked."""
         with boundary(self.path):
-            load()
-            self._check_unchanged()
+            try:
+                load()
+            finally:
+                self._check_unchanged()  # also the likely reason if what was read is damaged
 
     def _check_unchanged(self) -> None:
         if signature(self._file) != self._signature:
