@@ -86,7 +86,7 @@ def test_own_encoder_is_asked_for(tmp_path: Path) -> None:
     observation = torch.randn(3, 4)
     q = [s.eval()(observation, deterministic=True) for s in (solver, loaded)]
     assert torch.equal(*q)
-    with pytest.raises(CheckpointError, match="not hold a solver with this encoder: .* must be"):
+    with pytest.raises(CheckpointError, match=r"not hold a solver with this encoder: .* must be"):
         Solver.load(tmp_path / "mine", encoder=nn.Linear(4, 6))
     Solver.create("dtsn", SPACES[0], Discrete(2), seed=0).save(tmp_path / "plain")
     with pytest.raises(ValueError, match="leave out encoder="):
