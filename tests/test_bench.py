@@ -142,9 +142,7 @@ def test_ways_of_acting_decide_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fastest_way_counts_and_what_is_missing_is_left_out() -> None:
     times = {"act": np.full(3, 4.0), "compiled": np.full(3, 1.0), "mctx, 40 simulations": np.full(3, 2.0)}
-    assert _ratios(1, times, ["act", "compiled"], [40]) == {
-        "act_b1_over_mctx40": (0.5, 0.0)
-    }
+    assert _ratios(1, times, ["act", "compiled"], [40]) == {"act_b1_over_mctx40": (0.5, 0.0)}
     times |= {"exported, greedy": np.full(3, 1.0), "greedy on tensors": np.full(3, 4.0)}
     assert _ratios(1, times, ["act"], []) == {"act_export_over_eager_b1": (0.25, 0.0)}
     assert _ratios(64, times, ["act"], []) == {}

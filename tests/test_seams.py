@@ -218,6 +218,7 @@ def test_copies_after_compiling_act_by_their_own_weights(clone, monkeypatch: pyt
         return lambda *args: function(*args)
 
     monkeypatch.setattr(torch, "compile", compile_)
+    monkeypatch.setattr("dtsn.solvers.solver.compiled_actions", lambda *_: None)  # as without Numba
     solver, obs = make(), numbers(20, 5)
     solver.compile_acting()
     solver.act(obs)

@@ -169,25 +169,34 @@ def garbage_for_results(folder: Path, contents: dict[str, bytes]) -> Iterator[Ca
         yield f"a file named {name}", place, read
 
 
-def results_that_say_anything(folder: Path) -> Iterator[Case]:
-    """Each field of rows, records and the journal with another value: refused, or read as what it is."""
+def results_that_say_anything(folder: Path, every: int = 1) -> Iterator[Case]:
+    """Each field of rows, records and the journal with another value: refused, or read as what it is.
+
+    Of the changes, only one in ``every`` is made.
+    """
     base = make_results(folder / "said-base")
-    for name, content in JSON.items():
-        for number, changed in enumerate(_changes(content)):
-            place = folder / f"said-{name.replace('/', '-')}-{number}" / name
-            shutil.copytree(base, place.parents[name.count("/")])
-            place.write_text(json.dumps(changed))
-            yield f"change {number} of {name}", place, READERS[name]
+    fields = [
+        (name, number, changed)
+        for name, content in JSON.items()
+        for number, changed in enumerate(_changes(content))
+    ]
+    for name, number, changed in fields[::every]:
+        place = folder / f"said-{name.replace('/', '-')}-{number}" / name
+        shutil.copytree(base, place.parents[name.count("/")])
+        place.write_text(json.dumps(changed))
+        yield f"change {number} of {name}", place, READERS[name]
     journal = make_search(folder / "said-search")
     lines = [json.loads(line) for line in journal.read_text().splitlines()] if journal else []
-    for line, said in enumerate(lines):
-        for number, changed in enumerate([*_changes(said), {"op_code": 99}, {"op_code": 2}]):
-            place = folder / f"said-journal-{line}-{number}" / "journal.log"
-            place.parent.mkdir()
-            place.write_text(
-                "".join(json.dumps(x) + "\n" for x in [*lines[:line], changed, *lines[line + 1 :]])
-            )
-            yield f"change {number} of the journal's line {line}: {str(changed)[:200]}", place, _search
+    steps = [
+        (line, number, changed)
+        for line, said in enumerate(lines)
+        for number, changed in enumerate([*_changes(said), {"op_code": 99}, {"op_code": 2}])
+    ]
+    for line, number, changed in steps[::every]:
+        place = folder / f"said-journal-{line}-{number}" / "journal.log"
+        place.parent.mkdir()
+        place.write_text("".join(json.dumps(x) + "\n" for x in [*lines[:line], changed, *lines[line + 1 :]]))
+        yield f"change {number} of the journal's line {line}: {str(changed)[:200]}", place, _search
 
 
 def large_results(folder: Path) -> Iterator[Case]:
