@@ -108,6 +108,7 @@ def _family(family: Family, cells: Results, plans: Plans, curves: Curves) -> lis
         return []
     claims = family_claims(family.key)
     more = [*_greedy(cells, rows), *_drawn(cells, curves, rows), *_plans(plans, rows)]
+    more += _iterations(cells, rows)
     return [
         f"## {family.heading}",
         family.text,

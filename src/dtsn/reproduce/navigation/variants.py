@@ -357,7 +357,7 @@ def _variants() -> dict[str, Variant]:
         *_family(main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3, act=("dtsn-ranking",)),
         *_family(main, SEARCH_LENGTHS.values(), 3, more=False),
         *_family(FAMILIES["plain"], solvers, 3),
-        *_family(FAMILIES["hall-7-12"], both, 2),
+        *_family(FAMILIES["hall-7-12"], both, 2, act=("dtsn_graph",)),
         *_family(FAMILIES["hall-5-14"], both, 2),
         *_family(FAMILIES["independent"], [*solvers, *EXTENSIONS.values()], 2),
         *_weight_search(main),
