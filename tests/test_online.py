@@ -151,8 +151,8 @@ def test_campaign_goes_on_where_it_stopped_and_reports(tmp_path: Path) -> None:
     assert f"| {TASKS['cartpole'].title} | D-TSN | 11.00 [" in (tmp_path / "online.md").read_text()
 
 
-def test_interval_of_one_seed() -> None:
-    assert interval(np.array([[3.0, 4.0]])) is None
+def test_interval_of_too_few_seeds() -> None:
+    assert interval(np.array([[3.0, 4.0], [2.0, 4.0]])) is None
 
 
 def test_interval_knows_the_episodes_that_all_seeds_share() -> None:

@@ -10,12 +10,13 @@ import numpy as np
 
 from dtsn.arrays import Float64s
 from dtsn.config import SOLVERS
+from dtsn.drawing import MUTED, new_figure, save, tidy
 from dtsn.errors import UserError
 from dtsn.integrations.online import ITERATIONS, WEIGHTS
 from dtsn.reproduce.online.tasks import AGENTS, EPISODES, TASKS
 from dtsn.reproduce.records import NUMBER, read_json_rows
 from dtsn.reproduce.statistics import crossed_variance
-from dtsn.storage import replace_durably, replaced
+from dtsn.storage import replace_durably
 
 RUN = {
     "task": str,
@@ -23,6 +24,7 @@ RUN = {
     "seed": int,
     "curve": [{"step": NUMBER, "return": NUMBER, "cpu_seconds": NUMBER, "returns": (None, [NUMBER])}],
 }
+MIN_SEEDS = 3  # below which an interval says nothing
 COLOURS = {"dqn": SOLVERS["qnet"].colour, "treeqn": SOLVERS["treeqn"].colour, "dtsn": SOLVERS["dtsn"].colour}
 
 
@@ -52,8 +54,8 @@ def returns_of(runs: list[dict[str, Any]]) -> Float64s:
 
 
 def interval(returns: Float64s) -> list[float] | None:
-    """Return the 95% interval of the mean of crossed returns ``[seeds, episodes]``; None of a single seed."""
-    if len(returns) < 2:
+    """Return the 95% interval of the mean of crossed returns ``[seeds, episodes]``; None of too few seeds."""
+    if len(returns) < MIN_SEEDS:
         return None
     mean, half = float(returns.mean()), crossed_variance(returns).half
     return [mean - half, mean + half]
@@ -94,29 +96,35 @@ def build_online_report(results: Path, page: Path) -> list[Path]:
 
 
 def draw_curves(rows: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
-    """Draw mean returns over environment steps with their 95% intervals, a panel for each task."""
-    import matplotlib
+    """Draw returns over environment steps, a panel for each task: seeds thin, their mean bold.
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, len(rows), figsize=(4.2 * len(rows), 3.2), squeeze=False)
-    for panel, (task, agents) in zip(panels[0], rows.items(), strict=True):
+    The band is the mean's 95% interval, where there are seeds enough for one.
+    """
+    figure = new_figure(4.2 * len(rows), 3.4)
+    for panel, (task, agents) in zip(
+        figure.subplots(1, len(rows), squeeze=False)[0], rows.items(), strict=True
+    ):
+        played = []
         for agent, runs in agents.items():
             steps = [point["step"] for point in runs[0]["curve"]]
-            returns = returns_of(runs)
-            means = returns.mean((0, 2))
-            panel.plot(steps, means, color=COLOURS[agent], label=f"{AGENTS[agent]} ({len(runs)})")
+            returns = returns_of(runs)  # [seeds, points, episodes]
+            of_seeds, colour = returns.mean(2), COLOURS[agent]
+            panel.plot(steps, of_seeds.T, color=colour, linewidth=0.8, alpha=0.4)
+            name = f"{AGENTS[agent]} ({len(runs)})"
+            panel.plot(steps, of_seeds.mean(0), color=colour, linewidth=2.2, label=name)
             bands = [interval(returns[:, point]) for point in range(len(steps))]
             if None not in bands:
                 low, high = np.array(bands, float).T
-                panel.fill_between(steps, low, high, color=COLOURS[agent], alpha=0.15, linewidth=0)
-        panel.set(title=TASKS[task].title, xlabel="environment steps", ylabel="mean return")
+                panel.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
+            played.append(of_seeds.ravel())
+        lowest, highest = np.concatenate(played).min(), np.concatenate(played).max()
+        margin = 0.05 * max(highest - lowest, 1.0)
+        panel.set(ylim=(lowest - margin, highest + margin))
+        panel.set_xlabel("environment steps", color=MUTED)
         panel.legend(frameon=False, fontsize=8)
-    figure.tight_layout()
-    with replaced(path) as partial:
-        figure.savefig(partial, dpi=120, format="png")
-    pyplot.close(figure)
+        tidy(panel, TASKS[task].title)
+    figure.axes[0].set_ylabel("return", color=MUTED)
+    save(figure, path)
 
 
 def page_text(summary: dict[str, Any], picture: Path) -> str:
@@ -159,7 +167,7 @@ def page_text(summary: dict[str, Any], picture: Path) -> str:
     lines += [
         "",
         "Intervals are 95% by Student's t and know seeds and episodes, which all seeds share (seeds alone",
-        "where rows tell no single returns); without one there was a single seed.",
+        f"where rows tell no single returns); without one there were fewer than {MIN_SEEDS} seeds.",
         "",
     ]
     return "\n".join(lines)
