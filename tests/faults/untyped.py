@@ -76,7 +76,7 @@ def untyped_errors(folder: Path, size: int = 1) -> Outcome:
             *garbage_for_results(
                 folder, {kind: CONTENTS[kind] for kind in (CONTENTS if size else ("binary",))}
             ),
-            *results_that_say_anything(folder, every=1 if size else 20),
+            *results_that_say_anything(folder, every=1 if size else 80),
         ]
         for name, place, read in cases:
             result.tried += 1
