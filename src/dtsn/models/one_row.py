@@ -53,7 +53,11 @@ def perceptrons(model: WorldModel) -> Perceptrons | None:
     if modules.get("termination") is not None or any(type(layer) is not nn.Linear for layer in layers):
         return None
     tables = [layer._parameters for layer in layers if layer is not None]
-    if any(m._forward_hooks or m._forward_pre_hooks for m in (transition, reward, value, *layers) if m):
+    if any(
+        m._forward_hooks or m._forward_pre_hooks
+        for m in (transition, reward, value, *layers)
+        if m is not None
+    ):
         return None  # somebody wants to see the calls
     names = [(transition._parameters, "weight"), (transition._parameters, "action_bias")]
     names += [(table, name) for table in tables for name in ("weight", "bias")]
