@@ -99,8 +99,7 @@ four actions, 10 simulations a quarter as often.
   training step, with cold caches, a decision takes longer.
 - *Small products* take no longer than the launch of an operation, and a training step launches many an
   iteration, forward and backward: the modules' own, about twenty to choose a node, and a backup of all
-  iterations at once.{small} The ratio is about that of the launches. Each choice depends on the one before
-  it, so those of ten iterations cannot be made at once.
+  iterations at once.{small} The additional launches explain most of the ratio, not all of it.
 - *Q-network.* Ten expansions are ten times the world model; only the encoder is shared, and a target
   encoder is added.
 - *TreeQN-2* makes 240 transitions and 225 values where D-TSN(10) makes 150 and 150: 1.55 times the

@@ -29,8 +29,8 @@ Compile = Callable[[Any], Any]
 RULES: tuple[Rule, ...] = ("greedy", "sample", "epsilon_greedy")
 ZERO = np.float32(0)
 LOWEST = -np.finfo(np.float64).max  # −inf is for closed nodes, not for what a diverged model says
-# Multiplications of the largest layer for the whole batch. Beyond it the matrix products of all rows at once
-# gain more than the launches cost.
+# Multiplications of the largest layer for the whole batch. Somewhere beyond, the matrix products of all rows
+# at once gain more than the launches cost; where was not measured.
 LARGEST_BATCH = 1 << 22
 
 # tanh(x) = x P(x²) / Q(x²) to 3e-7, as XLA and Eigen have it: unlike math.tanh, it runs on vectors.
