@@ -178,6 +178,32 @@ def test_value_errors_reach_a_shared_encoder_in_auxiliary_phases_only() -> None:
         assert any(p.grad is not None for p in network.policy_encoder.parameters()) == reaches
 
 
+def test_without_auxiliary_phases_values_teach_the_shared_encoder_at_once(
+    colours: None, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(TINY, num_envs=32, steps=4 * 256, auxiliary_epochs=0, detach_values=False,
+                                 entropy_weight=0.0)  # fmt: skip
+    learner = PhasicPolicyGradient(config)
+    gains = torch.zeros(256)  # so that only the values have anything to learn
+    learner._policy_phase(
+        ppg.Rollout(
+            torch.randint(0, 256, (256, *FRAME_SHAPE), dtype=torch.uint8),
+            torch.zeros(256, dtype=torch.int64), gains, gains, torch.ones(256),
+        ),
+        torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    fresh = PhasicPolicyGradient(config)
+    moved = zip(
+        learner.network.policy_encoder.parameters(), fresh.network.policy_encoder.parameters(), strict=True
+    )
+    assert any((mine != theirs).any() for mine, theirs in moved)
+    rows = list(fresh.run())
+    assert all("clone" not in row for row in rows)
+    again = PhasicPolicyGradient(config)
+    again.restore(fresh.save(tmp_path))  # the second optimiser has nothing to save
+    assert again.iteration == 4
+
+
 def test_each_phase_has_its_own_optimiser_and_both_are_saved(colours: None, tmp_path: Path) -> None:
     learner = PhasicPolicyGradient(TINY)
     for _ in learner.run():
@@ -336,7 +362,7 @@ def test_games_and_modes_are_checked(tmp_path: Path, change: dict[str, object], 
 
 @pytest.mark.parametrize("change", [{"steps": 0}, {"minibatches": 3}, {"discount": 2.0}, {"encoder": "grid"},
                                     {"action_repeat": 0}, {"auxiliary_learning_rate": 0.0},
-                                    {"translate": -1}, {"still_penalty": -0.1},
+                                    {"translate": -1}, {"still_penalty": -0.1}, {"detach_values": False},
                                     {"learning_rate": 0.0}, {"clip": -1.0}, {"seed": -1}])  # fmt: skip
 def test_settings_are_checked(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):

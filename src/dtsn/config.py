@@ -272,7 +272,7 @@ class PPGConfig:
     value_epochs: int = 1
     """E_V: the same for the value network; a shared network takes the larger of the two for both"""
     auxiliary_epochs: int = 6
-    """E_aux: passes over all actions of the phase"""
+    """E_aux: passes over all actions of the phase; 0: no auxiliary phases"""
     clone_weight: float = 1.0
     """β_clone: keeps the policy where it is in an auxiliary phase"""
     translate: int = 0
@@ -294,7 +294,9 @@ class PPGConfig:
     gradient_clip: float = math.inf
     """largest gradient norm; the paper does not clip"""
     shared: bool = False
-    """policy and value share one network; value gradients reach its trunk only in auxiliary phases"""
+    """policy and value share one network"""
+    detach_values: bool = True
+    """value gradients reach a shared trunk in auxiliary phases only; off and without these, this is PPO"""
     encoder: FrameEncoder = "impala"
     """nature (small), impala (large), impala_fast (the same on half the resolution) or impala_small (half the
     residual blocks of that, and the last maps averaged)"""
@@ -319,6 +321,8 @@ class PPGConfig:
         for name in ("num_levels", "auxiliary_epochs", "seed", "translate"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not (self.shared or self.detach_values):
+            raise UserError("detach_values must be on unless policy and value share one network: set shared")
         if self.batch % self.minibatches:
             raise UserError(
                 f"minibatches must divide num_envs · rollout = {self.batch}, got {self.minibatches}"

@@ -5,6 +5,9 @@ value. Then an *auxiliary phase* teaches the policy's own encoder to predict val
 phase, while a KL term keeps the policy where it is. So the policy profits from what values teach without
 suffering from their noise.
 
+Without auxiliary phases, and with values that teach a shared encoder at once, this is PPO: half the work for
+each decision, so twice the decisions, which is what a CPU with few hours learns most from.
+
 EnvPool's state cannot be saved: a resumed run has the weights, the optimisers and the reward scale of its
 checkpoint, starts new episodes, and its first auxiliary phase has only the frames seen since.
 """
@@ -157,7 +160,9 @@ class PhasicPolicyGradient:
             self._targets[self._filled] = rollout.targets
             self._filled += 1
             if (self.iteration + 1) % self._phase_length == 0:
-                metrics |= self._auxiliary_phase(generator)
+                if config.auxiliary_epochs:
+                    metrics |= self._auxiliary_phase(generator)
+                self._filled = 0
             self.iteration += 1
             self._remember()
             metrics["fps"] = config.steps_per_iteration / (time.perf_counter() - began)
@@ -208,7 +213,7 @@ class PhasicPolicyGradient:
         for _ in range(policy_epochs):
             for part in self._minibatches(len(rollout.actions), generator):
                 frames, actions, old, gains, targets = (x[part].to(self.device) for x in rollout)
-                logs, values = self.network(frames, detach=True)
+                logs, values = self.network(frames, detach=config.detach_values)
                 ratio = (logs.gather(1, actions[:, None]).squeeze(1) - old).exp()
                 clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
                 gain = torch.minimum(ratio * gains, clipped * gains).mean()
@@ -229,7 +234,6 @@ class PhasicPolicyGradient:
         config = self.config
         frames = self._frames[: self._filled].flatten(0, 1)
         targets = self._targets[: self._filled].flatten()
-        self._filled = 0
         size = config.batch // config.minibatches
         with torch.no_grad():
             before = torch.cat(
@@ -249,7 +253,7 @@ class PhasicPolicyGradient:
                     loss = loss + 0.5 * functional.mse_loss(self.network.value(batch), target)
                 self._update(loss, "auxiliary_optimizer")
                 terms.append({"auxiliary_value": distilled.item(), "clone": clone.item()})
-        return {name: float(np.mean([term[name] for term in terms])) for name in (terms or [{}])[0]}
+        return {name: float(np.mean([term[name] for term in terms])) for name in terms[0]}
 
     def _minibatches(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         order = torch.randperm(count, generator=generator)

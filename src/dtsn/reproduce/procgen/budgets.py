@@ -122,20 +122,20 @@ PROCGEN_BUDGETS = {
     # All in float32, since bfloat16 is many times slower on a CPU without instructions for it.
     "day": ProcgenBudget(
         mode="easy",
-        # An action is held for two frames: random ones explore farther, and a decision costs the same.
+        # An action is held for two frames: random ones explore farther, and a decision costs the same. Each
+        # is learned from once, without auxiliary phases, which learn no more but cost as much as new ones.
         expert=replace(
             PPG_CPU,
-            steps=655_360,
+            steps=983_040,
             encoder="impala_small",
             num_envs=128,
             rollout=32,
             action_repeat=2,
             minibatches=16,
-            policy_iterations=4,
+            policy_iterations=1,
             policy_epochs=1,
-            auxiliary_epochs=1,
-            auxiliary_learning_rate=1e-3,
-            translate=2,
+            auxiliary_epochs=0,
+            detach_values=False,
             still_penalty=0.01,
             discount=0.98,
             entropy_weight=0.01,
