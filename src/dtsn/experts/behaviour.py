@@ -26,13 +26,16 @@ class BehaviourPolicy(Protocol):
 def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
     """Return the scripted expert of a game."""
     from dtsn.experts.heist_search import HeistSearch
+    from dtsn.experts.leaper_search import LeaperSearch
     from dtsn.experts.maze_search import MazeSearch
 
     match options.game:
         case "heist":
             return HeistSearch(options)
+        case "leaper":
+            return LeaperSearch(options)
         case "maze":
             return MazeSearch(options)
     raise UserError(
-        f"there is no scripted expert for {options.game}, only for heist and maze: train one by PPG"
+        f"there is no scripted expert for {options.game}, only for heist, leaper and maze: train one by PPG"
     )

@@ -126,7 +126,7 @@ PROCGEN_BUDGETS = {
         # is learned from once, without auxiliary phases, which learn no more but cost as much as new ones.
         expert=replace(
             PPG_CPU,
-            steps=983_040,
+            steps=655_360,
             encoder="impala_small",
             num_envs=128,
             rollout=32,
@@ -146,7 +146,7 @@ PROCGEN_BUDGETS = {
             *("bigfish", "bossfight", "chaser", "climber", "dodgeball"),
             *("fruitbot", "miner", "plunder", "starpilot"),
         ),
-        scripted=("heist", "maze"),
+        scripted=("heist", "leaper", "maze"),
         ablated=("bigfish", "coinrun", "fruitbot", "starpilot"),
         train=TrainConfig(
             solver=_PROCGEN_DISCOUNTED,
