@@ -123,7 +123,7 @@ def test_it_completes_most_levels() -> None:
         pytest.skip(str(error))
     first = SPLITS["train"][0]
     policy = scripted_expert(LEAPER).policy(seed=0, at_once=16)
-    played = list(play_levels(LEAPER, enumerate(range(first, first + 6)), policy, keep_frames=False))
+    played = list(play_levels(LEAPER, enumerate(range(first, first + 4)), policy, keep_frames=False))
     assert np.mean([each.complete for each in played]) > 0.5  # random actions: 0.28
 
 
