@@ -87,7 +87,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     rng = np.random.default_rng(args.seed)
     env = gymnasium.make(args.env)
-    weights = LossWeights(cql=0.0, transition=0.001)  # own data; latents that do not collapse
+    weights = LossWeights(q=1.0, cql=0.0, transition=0.001)  # own data; latents that do not collapse
     config = SolverConfig(args.solver, iterations=args.iterations, discount=args.discount, weights=weights)
     solver = Solver.create(config, env.observation_space, env.action_space, seed=args.seed)
     target = copy.deepcopy(solver)

@@ -6,9 +6,10 @@ from dtsn.config import LossWeights, SolverConfig
 from dtsn.errors import UserError
 
 ITERATIONS = 5  # of a search, where the caller names no configuration: online learning makes many of them
-# No conservative term: the data are the agent's own. TD errors begin small, and beside them the paper's
-# λ3 = 0.1 lets the latents of a task with rare rewards collapse: a constant latent is perfectly consistent.
-WEIGHTS = LossWeights(cql=0.0, transition=0.001)
+# No conservative term: the data are the agent's own. So TD errors are all that teaches what to do, and weigh
+# as much as in DQN. They begin small, and beside them the paper's λ3 = 0.1 lets the latents of a task with
+# rare rewards collapse: a constant latent is perfectly consistent.
+WEIGHTS = LossWeights(q=1.0, cql=0.0, transition=0.001)
 
 
 def online_config(solver: str | SolverConfig, discount: float) -> SolverConfig:

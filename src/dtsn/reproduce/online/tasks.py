@@ -72,8 +72,8 @@ TASKS = {
     "cartpole": Task(
         "CartPole-v1", lambda: gymnasium.make("CartPole-v1"), 30_000, 0.99, CARTPOLE, SMALL, mlp=(256, 256)
     ),
-    "door_key": Task("Door and key, 4×4", DoorKeyEnv, 12_000, 0.95, GRID, SMALL, envs=8),
-    "navigation": Task("Navigation, 7×7", _navigation, 12_000, 0.99, GRID, SMALL, envs=8, reward_scale=0.1),
+    "door_key": Task("Door and key, 4×4", DoorKeyEnv, 16_000, 0.95, GRID, SMALL, envs=8),
+    "navigation": Task("Navigation, 7×7", _navigation, 20_000, 0.99, GRID, SMALL, envs=8, reward_scale=0.1),
 }
 
 
