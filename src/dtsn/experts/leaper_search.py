@@ -82,6 +82,7 @@ class _Crossing:
     seen: deque[Bools] = field(default_factory=lambda: deque(maxlen=2 * WATCH + 1))  # things [9, 64]
     speeds: list[float] = field(default_factory=lambda: [0.0] * LANES)  # in pixels a frame
     lane: int = 0
+    action: int = STAY  # held while the frog is in the air, where it changes nothing
     waiting: int = WATCH  # frames until the next decision
 
     def step(self, frame: Bytes, uniform: float) -> int:
@@ -90,7 +91,7 @@ class _Crossing:
         self.seen.append(things)
         if self.waiting:
             self.waiting -= 1
-            return STAY
+            return self.action
         self.speeds = measure_speeds(self.seen[0], things, len(self.seen) - 1, self.speeds)
         self.lane, x = find_frog(frame, self.lane)
         things = things.copy()
@@ -99,7 +100,7 @@ class _Crossing:
         action = quickest(Traffic(self.kinds, things, self.speeds), self.lane, x)
         if self.kinds[self.lane] == "ground" and uniform < RANDOM_HOPS:
             action = LEFT if uniform < RANDOM_HOPS / 2 else RIGHT
-        self.waiting = (WAIT if action == STAY else HOP) - 1
+        self.action, self.waiting = action, (WAIT if action == STAY else HOP) - 1
         return action
 
 
