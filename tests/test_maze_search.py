@@ -69,7 +69,7 @@ def test_its_data_say_that_it_is_scripted(tmp_path) -> None:  # type: ignore[no-
 
 
 def test_other_games_and_modes_have_no_script() -> None:
-    with pytest.raises(ValueError, match="no scripted expert for leaper"):
-        scripted_expert(ProcgenOptions("leaper", "easy"))
+    with pytest.raises(ValueError, match="no scripted expert for ninja"):
+        scripted_expert(ProcgenOptions("ninja", "easy"))
     with pytest.raises(ValueError, match="maze in mode easy, got maze in mode hard"):
         scripted_expert(ProcgenOptions("maze", "hard"))
