@@ -43,7 +43,8 @@ def procgen_page(
     ]
     sections = [
         f"# Procgen: results of the {budget} budget",
-        f"Mode {numbers.mode}; behaviour policy: PPG, {numbers.expert.steps:,} environment steps a game"
+        f"Mode {numbers.mode}; behaviour policy: PPG{_without_phases(numbers)}, "
+        f"{numbers.expert.steps:,} environment steps a game"
         f"{_trained_otherwise(numbers, scores)}{_scripted(summary)}; "
         f"data: {numbers.episodes} successful episodes{_kept(numbers, list(scores))}, returns discounted by "
         f"{numbers.train.solver.discount:g}; training: {numbers.train.steps:,} steps at batch "
@@ -135,6 +136,10 @@ def _runs(summary: Mapping[str, Any], solvers: Sequence[str]) -> str:
     return (
         f"{fewest} training run{'s' * (most > 1)} each" if fewest == most else f"{fewest} to {most} runs each"
     )
+
+
+def _without_phases(numbers: ProcgenBudget) -> str:
+    return "" if numbers.expert.auxiliary_epochs else " without auxiliary phases, which is PPO"
 
 
 def _trained_otherwise(numbers: ProcgenBudget, scores: Scores) -> str:
