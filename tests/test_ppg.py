@@ -153,7 +153,7 @@ def test_it_learns_what_the_frame_says(colours: None, shared: bool) -> None:
 
 
 def test_the_auxiliary_phase_teaches_values_and_keeps_the_policy(colours: None) -> None:
-    config = dataclasses.replace(TINY, num_envs=32, steps=512, policy_iterations=2, auxiliary_epochs=0)
+    config = dataclasses.replace(TINY, num_envs=16, steps=256, policy_iterations=2, auxiliary_epochs=0)
     learner = PhasicPolicyGradient(config)
     list(learner.run())
     frames = learner._frames.flatten(0, 1)
@@ -181,14 +181,14 @@ def test_value_errors_reach_a_shared_encoder_in_auxiliary_phases_only() -> None:
 def test_without_auxiliary_phases_values_teach_the_shared_encoder_at_once(
     colours: None, tmp_path: Path
 ) -> None:
-    config = dataclasses.replace(TINY, num_envs=32, steps=4 * 256, auxiliary_epochs=0, detach_values=False,
+    config = dataclasses.replace(TINY, auxiliary_epochs=0, detach_values=False,
                                  entropy_weight=0.0)  # fmt: skip
     learner = PhasicPolicyGradient(config)
-    gains = torch.zeros(256)  # so that only the values have anything to learn
+    gains = torch.zeros(64)  # so that only the values have anything to learn
     learner._policy_phase(
         ppg.Rollout(
-            torch.randint(0, 256, (256, *FRAME_SHAPE), dtype=torch.uint8),
-            torch.zeros(256, dtype=torch.int64), gains, gains, torch.ones(256),
+            torch.randint(0, 256, (64, *FRAME_SHAPE), dtype=torch.uint8),
+            torch.zeros(64, dtype=torch.int64), gains, gains, torch.ones(64),
         ),
         torch.Generator().manual_seed(0),
     )  # fmt: skip
