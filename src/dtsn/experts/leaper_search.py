@@ -25,7 +25,6 @@ from dtsn.randomness import hashed_uniforms
 
 LANES, SIDE = 9, 64
 SIZE = SIDE / LANES  # pixels of a lane
-WATER, ROAD, FINISH = (156, 213, 226), (87, 87, 87), (223, 223, 231)
 NEAR = 4  # how far a channel may be off
 HOP = 6  # frames from one hop to the next
 WAIT = 2  # frames that the plan waits for at a time
@@ -40,6 +39,8 @@ STAY, UP, DOWN, LEFT, RIGHT = (ACTION_NAMES.index(name) for name in ("NOOP", "UP
 MOVES = {UP: (1, 0.0), DOWN: (-1, 0.0), LEFT: (0, -SIZE), RIGHT: (0, SIZE)}  # (lanes, pixels)
 
 LaneKind = Literal["ground", "road", "water", "finish"]
+WATER, ROAD, FINISH = (156, 213, 226), (87, 87, 87), (223, 223, 231)
+COLOURS: dict[LaneKind, tuple[int, int, int]] = {"water": WATER, "road": ROAD, "finish": FINISH}
 
 
 class LeaperSearch:
@@ -109,9 +110,9 @@ def kinds_of_lanes(frame: Bytes) -> list[LaneKind]:
     kinds: list[LaneKind] = []
     for rows in _lanes(frame):
         kind: LaneKind = "ground"
-        for name, colour in (("water", WATER), ("road", ROAD), ("finish", FINISH)):
+        for name, colour in COLOURS.items():
             if _is(rows, colour).mean() > 0.2:
-                kind = name  # type: ignore[assignment]
+                kind = name
         kinds.append(kind)
     return kinds
 
@@ -233,5 +234,5 @@ def _lanes(frame: Bytes) -> list[Bytes]:
 
 def _is(rows: Bytes, colour: tuple[int, int, int]) -> Bools:
     """Tell which pixels of rows ``[3, R, 64]`` are of a colour, ``[R, 64]``."""
-    off = np.abs(rows.astype(np.int64) - np.array(colour)[:, None, None]).max(0)
-    return off <= NEAR  # type: ignore[no-any-return]
+    near: Bools = np.abs(rows.astype(np.int64) - np.array(colour)[:, None, None]).max(0) <= NEAR
+    return near
