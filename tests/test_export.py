@@ -18,8 +18,8 @@ VECTOR, GRID = Box(-1, 1, (4,)), Box(0, 1, (3, 5, 6), np.uint8)
 HALL = Box(0, 1, (3, 20, 20), np.uint8)
 FRAMES = Box(0, 255, (36, 40, 3), np.uint8)
 # encoder -> space; one solver for each encoder and one encoder for each solver
-ENCODERS = {"mlp": VECTOR, "grid": GRID, "paths": GRID, "nature": FRAMES, "impala_small": FRAMES}
-ENCODERS |= {"maps": HALL}
+ENCODERS = {"mlp": VECTOR, "grid": GRID, "paths": GRID, "maps": HALL}
+ENCODERS |= dict.fromkeys(("nature", "strided", "impala_small"), FRAMES)
 CASES = [("dtsn", encoder) for encoder in ENCODERS]
 CASES += [(name, "mlp") for name in ("search", "treeqn", "qnet")]
 QUICK = [("dtsn", "mlp"), ("dtsn", "paths"), ("treeqn", "mlp")]  # an export takes seconds

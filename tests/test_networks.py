@@ -19,6 +19,7 @@ from dtsn.models.encoders import (
     ImpalaEncoder,
     MapEncoder,
     NatureEncoder,
+    StridedEncoder,
     VectorEncoder,
     _read,
     coordinates,
@@ -41,6 +42,7 @@ NETWORKS = {
     "impala_fast": (FRAMES, NetworkConfig(encoder="impala_fast", **SMALL), ImpalaEncoder, (LATENT,)),
     "impala_small": (FRAMES, NetworkConfig(encoder="impala_small", **SMALL), ImpalaEncoder, (LATENT,)),
     "nature": (FRAMES, NetworkConfig(**SMALL, encoder="nature"), NatureEncoder, (LATENT,)),
+    "strided": (FRAMES, NetworkConfig(**SMALL, encoder="strided"), StridedEncoder, (LATENT,)),
 }
 each_network = pytest.mark.parametrize("name", NETWORKS)
 

@@ -15,10 +15,10 @@ from dtsn.errors import UserError, UserTypeError, brief
 from dtsn.spelling import did_you_mean
 
 EncoderName = Literal[
-    "auto", "mlp", "grid", "maps", "paths", "nature", "impala_small", "impala_fast", "impala"
+    "auto", "mlp", "grid", "maps", "paths", "nature", "strided", "impala_small", "impala_fast", "impala"
 ]
 Channels = Literal["auto", "first", "last"]
-FrameEncoder = Literal["nature", "impala_small", "impala_fast", "impala"]
+FrameEncoder = Literal["nature", "strided", "impala_small", "impala_fast", "impala"]
 Rule = Literal["sample", "greedy", "epsilon_greedy"]
 Keep = Literal["successful", "all"]  # episodes of a data set: those that completed their level, or every one
 Precision = Literal["float32", "bfloat16"]
@@ -163,8 +163,8 @@ class NetworkConfig:
     """The world model's modules."""
 
     encoder: EncoderName = "auto"
-    """mlp for vectors; grid, maps or paths for 0/1 maps; nature, impala_small, impala_fast or impala (from
-    small to large) for frames; auto (in Solver.create): mlp, grid or impala by the observation space"""
+    """mlp for vectors; grid, maps or paths for 0/1 maps; nature, strided, impala_small, impala_fast or impala
+    for frames; auto (in Solver.create): mlp, grid or impala by the observation space"""
     channels: Channels = "auto"
     """where planes and frames have their channels: first [C, H, W] or last [H, W, C]; auto: by the shape"""
     latent: int = 128
@@ -298,8 +298,8 @@ class PPGConfig:
     detach_values: bool = True
     """value gradients reach a shared trunk in auxiliary phases only; off and without these, this is PPO"""
     encoder: FrameEncoder = "impala"
-    """nature (small), impala (large), impala_fast (the same on half the resolution) or impala_small (half the
-    residual blocks of that, and the last maps averaged)"""
+    """nature or strided (small), impala (large), impala_fast (the same on half the resolution) or
+    impala_small (half the residual blocks of that, and the last maps averaged)"""
     latent: int = 256
     """number of features between encoder and heads"""
     precision: Precision = "float32"

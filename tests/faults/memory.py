@@ -191,7 +191,7 @@ def _states(folder: Path, good: Path) -> Iterator[Case]:
     changes: list[tuple[str, dict[str, Any]]] = [
         (f"a shape {str(shape)[:40]}", {"observation_shape": shape}) for shape in shapes
     ]
-    for encoder in ("mlp", "grid", "paths", "nature", "impala", "impala_fast", "impala_small"):
+    for encoder in ("mlp", "grid", "paths", "nature", "strided", "impala", "impala_fast", "impala_small"):
         for field, value in (("latent", 10**6), ("latent", 10**9), ("hidden", 10**7), ("hidden", 2**62)):
             claim = {"network": network | {"encoder": encoder, field: value}}
             shape = [4] if encoder == "mlp" else [3, 64, 64]

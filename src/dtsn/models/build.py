@@ -18,6 +18,7 @@ from dtsn.models.encoders import (
     LowPrecision,
     MapEncoder,
     NatureEncoder,
+    StridedEncoder,
     VectorEncoder,
 )
 from dtsn.models.heads import ActionMLP, MapHead, MapTransition, RewardMLP, ValueMLP
@@ -168,8 +169,8 @@ def _encoder_name(space: gymnasium.spaces.Box, config: NetworkConfig) -> Encoder
         if held == "unknown":
             raise UserError(
                 f"observations {shape} of {space.dtype} in [{space.low.min():g}, {space.high.max():g}] "
-                "may be maps or frames: name one of grid, paths, nature, impala_small, impala_fast, impala, "
-                "or bring an encoder of your own"
+                "may be maps or frames: name one of grid, paths, nature, strided, impala_small, impala_fast, "
+                "impala, or bring an encoder of your own"
             )
         return "grid" if held == "planes" else "impala"
     if (name == "mlp") != (len(shape) == 1):
@@ -191,6 +192,8 @@ def _plane_encoder(
             return PathEncoder(shape, config.hidden, config.latent)
         case "nature":
             return NatureEncoder(shape, config.latent, divisor(space))
+        case "strided":
+            return StridedEncoder(shape, config.latent, divisor(space))
         case "impala_small":
             return ImpalaEncoder(
                 shape, config.latent, (16, 32, 64), stride=2, blocks=1, pooled=True, divisor=divisor(space)

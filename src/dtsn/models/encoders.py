@@ -133,6 +133,31 @@ class NatureEncoder(nn.Module):
         return out
 
 
+class StridedEncoder(nn.Module):
+    """Frames ``[B, C, H, W]`` -> ``[B, latent]``: IMPALA's first layers, then strides and one residual block.
+
+    Half the work of ``impala_small``. The maximum after the first convolution matters: with patches of 4×4
+    pixels in their place, what is learned on some levels is worth much less on others. ``divisor`` is as in
+    :class:`NatureEncoder`.
+    """
+
+    def __init__(self, shape: tuple[int, ...], latent: int, divisor: float | None = None):
+        super().__init__()
+        self.divisor = divisor
+        self.trunk = nn.Sequential(
+            nn.Conv2d(shape[0], 16, 3, stride=2, padding=1), nn.MaxPool2d(3, stride=2, padding=1), nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1), _Residual(32), nn.ReLU(),
+            nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
+        )  # fmt: skip
+        self.last = nn.Linear(_features(self.trunk, shape), latent)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Map frames ``[B, C, H, W]`` to ``u [B, latent]``."""
+        frames = _unit(observation, self.last.weight.dtype, self.divisor)
+        out: Tensor = self.last(self.trunk(frames.contiguous(memory_format=torch.channels_last)))
+        return out
+
+
 class ImpalaEncoder(nn.Module):
     """Frames ``[B, C, H, W]`` -> ``[B, latent]``: the residual network of IMPALA, no batch norm.
 

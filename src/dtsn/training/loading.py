@@ -45,8 +45,8 @@ def make_solver(
         space = observation.space()
     elif world_model is None and config.network.encoder == "auto" and len(observation) == 3:
         raise UserError(
-            "network.encoder must be named (grid, paths, nature, impala_small, impala_fast or impala) for "
-            f"observations of shape {observation} whose bounds are unknown, got 'auto'"
+            "network.encoder must be named (grid, paths, nature, strided, impala_small, impala_fast or "
+            f"impala) for observations of shape {observation} whose bounds are unknown, got 'auto'"
         )
     else:
         space = gymnasium.spaces.Box(-np.inf, np.inf, observation, np.float32)

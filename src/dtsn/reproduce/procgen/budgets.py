@@ -62,11 +62,12 @@ PROCGEN_TITLES = {
     **{key: recipe.title for key, recipe in PROCGEN_VARIANTS.items()},
 }
 # An action is held for two frames: random ones explore farther, and a decision costs the same. Each is
-# learned from once, without auxiliary phases, which learn no more but cost as much as new ones.
+# learned from once, without auxiliary phases, which learn no more but cost as much as new ones. The encoder
+# is a cheap one: it learns as much from a frame, and frames are what is missing.
 _DAY_EXPERT = replace(
     PPG_CPU,
-    steps=2_621_440,
-    encoder="impala_small",
+    steps=5_242_880,
+    encoder="strided",
     num_envs=128,
     rollout=32,
     action_repeat=2,
@@ -79,6 +80,7 @@ _DAY_EXPERT = replace(
     discount=0.98,
     entropy_weight=0.01,
 )
+_DAY_EXPERT_AT_FIRST = replace(_DAY_EXPERT, steps=2_621_440, encoder="impala_small")
 PROCGEN_BUDGETS = {
     # The whole pipeline in a minute a game: to see that it works, not to see results.
     "tiny": ProcgenBudget(
@@ -141,8 +143,11 @@ PROCGEN_BUDGETS = {
     "day": ProcgenBudget(
         mode="easy",
         expert=_DAY_EXPERT,
-        # Its curve is level from 250,000 steps on.
-        expert_overrides={"coinrun": replace(_DAY_EXPERT, steps=655_360)},
+        expert_overrides={
+            # Its curve is level from 250,000 steps on.
+            "coinrun": replace(_DAY_EXPERT_AT_FIRST, steps=655_360),
+            **dict.fromkeys(("chaser", "fruitbot", "starpilot"), _DAY_EXPERT_AT_FIRST),
+        },
         episodes=500,
         # Where completing a level takes a policy much better than one of this budget.
         keep_all_episodes=(
