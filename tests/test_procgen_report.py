@@ -221,8 +221,7 @@ def test_the_choice_is_the_best_mean_over_solvers(tmp_path):
         "large.dtsn": 8.0,
         "large.qnet": 0.0,
         "greedy.dtsn": 1.0,
-        "greedy.search": 2.0,
-        "short.dtsn": 20.0,
+        "near.dtsn": 20.0,
     }
     for player, mean in means.items():
         for game in ("coinrun", "starpilot"):
@@ -230,12 +229,12 @@ def test_the_choice_is_the_best_mean_over_solvers(tmp_path):
             write_rows(path, [ProcgenRow(level, mean, False, 3) for level in range(4)])
     build_procgen_report(tmp_path, tmp_path / "page.md")
     choice = json.loads((tmp_path / "procgen" / "summary.json").read_text())["choice"]
-    assert choice["best"] == "large"  # 0, 2, 2 and 8 against four times 2
+    assert choice["best"] == "large"  # 0 and 8 against twice 2
     assert choice["games"] == ["coinrun", "starpilot"]
-    assert list(choice["table"]) == ["recipe", "large", "greedy"]  # of short, three solvers are missing
-    assert choice["table"]["greedy"] == {"qnet": 0.25, "search": 0.25, "treeqn": 0.25, "dtsn": 0.125}
+    assert list(choice["table"]) == ["recipe", "large", "greedy"]  # of near, the Q-network is missing
+    assert choice["table"]["greedy"] == {"qnet": 0.25, "dtsn": 0.125}
     page = (tmp_path / "page.md").read_text()
-    assert "| twice the size | 0.00 | 0.25 | 0.25 | 1.00 | **0.38** |" in page
+    assert "| twice the size | 0.00 | 1.00 | **0.50** |" in page
 
 
 def test_unknown_budget():

@@ -158,7 +158,7 @@ PROCGEN_BUDGETS = {
         ablated=("bigfish", "coinrun", "fruitbot", "starpilot"),
         train=TrainConfig(
             solver=_PROCGEN_DISCOUNTED,
-            network=NetworkConfig(encoder="impala_small", latent=128, hidden=128, value_scale=10.0),
+            network=NetworkConfig(encoder="strided", latent=64, hidden=64, value_scale=10.0),
             steps=5000,
             batch_size=64,
             learning_rate=5e-4,

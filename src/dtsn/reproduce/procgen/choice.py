@@ -1,7 +1,8 @@
 """One recipe for all solvers, chosen on validation levels before any test: what is compared, and by what.
 
-A candidate is a budget's training with one thing changed. All solvers are trained with each of them; the one
-with the best mean over solvers and games is for all solvers alike. Test levels have no part in it.
+A candidate is a budget's training with one thing changed. The baseline and D-TSN are trained with each of
+them, to speak for all solvers; the one with the best mean over both and over games is for all solvers alike.
+Test levels have no part in it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from typing import NamedTuple
 from dtsn.arrays import Float64s
 from dtsn.config import TrainConfig
 
-CHOICE_GAMES = ("bigfish", "coinrun", "starpilot")
 RECIPE = "recipe"  # the budget as it is
-SOLVERS = ("qnet", "search", "treeqn", "dtsn")
-DRAWING = ("search", "dtsn")  # whose search draws when they act, so that its rule matters
+SOLVERS = ("qnet", "dtsn")
+DRAWING = ("dtsn",)  # whose search draws when they act, so that its rule matters
 
 TITLES = {
     RECIPE: "as the budget says",
     "large": "twice the size",
-    "short": "half the steps",
     "q-heavy": "λ1 ten times as large",
     "near": "a discount of 0.95",
     "greedy": "a greedy search when acting",
@@ -51,8 +50,6 @@ def candidate(train: TrainConfig, name: str) -> TrainConfig:
             return replace(
                 train, network=replace(network, latent=2 * network.latent, hidden=2 * network.hidden)
             )
-        case "short":
-            return replace(train, steps=max(1, train.steps // 2))
         case "q-heavy":
             heavier = replace(solver.weights, q=10 * solver.weights.q)
             return replace(train, solver=replace(solver, weights=heavier))

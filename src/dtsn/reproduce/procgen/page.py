@@ -17,6 +17,7 @@ from dtsn.reproduce.paper import (
     RERUN_PROCGEN_Z,
 )
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_TITLES, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.reproduce.procgen.choice import SOLVERS as CHOICE_SOLVERS
 from dtsn.reproduce.procgen.choice import TITLES as CHOICES
 from dtsn.reproduce.procgen.scores import BASELINE, SOLVERS, Scores, score_interval
 
@@ -193,7 +194,7 @@ def _choice(summary: Mapping[str, Any]) -> list[str]:
     found, games = summary["choice"]["table"], summary["choice"]["games"]
     rows = []
     for name, of in found.items():
-        cells = [*(of[solver] for solver in SOLVERS), sum(of.values()) / len(of)]
+        cells = [*(of[solver] for solver in CHOICE_SOLVERS), sum(of.values()) / len(of)]
         shown = [_number(cell) for cell in cells]
         rows.append(
             (
@@ -207,7 +208,7 @@ def _choice(summary: Mapping[str, Any]) -> list[str]:
         "One thing changed at a time, for all solvers alike. Scores on *validation* levels of "
         f"{', '.join(games)}: 0 is random actions, 1 the behaviour policy; mean over games, one seed. "
         "Test levels had no part in it.",
-        table(("Training", *(PROCGEN_TITLES[name] for name in SOLVERS), "Mean"), rows),
+        table(("Training", *(PROCGEN_TITLES[name] for name in CHOICE_SOLVERS), "Mean"), rows),
     ]
 
 

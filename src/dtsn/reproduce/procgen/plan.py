@@ -38,7 +38,7 @@ class ProcgenCampaign:
     ablations: bool = False
     """also D-TSN without one of its parts and with other search lengths, on the budget's ablation games"""
     choose: bool = False
-    """instead of the tables: all solvers with one setting changed at a time, on validation levels"""
+    """instead of the tables: two solvers with one setting changed at a time, on validation levels"""
     device: str = "cpu"
     """device of every run: cpu, cuda, cuda:N or mps; the paper's budget needs cuda"""
     results: Path = Path("results/procgen")
