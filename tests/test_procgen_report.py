@@ -237,6 +237,28 @@ def test_the_choice_is_the_best_mean_over_solvers(tmp_path):
     assert "| twice the size | 0.00 | 1.00 | **0.50** |" in page
 
 
+def test_ablations_are_compared_on_the_games_that_all_have_played(tmp_path):
+    campaign(tmp_path, games=("coinrun", "dodgeball", "maze"))
+    for game, player, mean in (
+        ("coinrun", "dtsn-5", 6.0),
+        ("dodgeball", "dtsn-5", 6.0),
+        ("coinrun", "dtsn-no-reinforce", 5.0),
+    ):
+        path = tmp_path / "procgen" / "rows" / "cpu" / game / player / "seed-0.csv.gz"
+        write_rows(path, rows(mean, seed=1))
+    build_procgen_report(tmp_path, tmp_path / "page.md")
+    summary = json.loads((tmp_path / "procgen" / "summary.json").read_text())
+    found = summary["ablations"]
+    assert found["games"] == ["coinrun"]
+    coinrun = {name: of["z"] for name, of in summary["games"]["coinrun"].items() if "z" in of}
+    assert found["mean_z"] == {name: coinrun[name] for name in ("dtsn", "dtsn-no-reinforce", "dtsn-5")}
+    for name, (low, high) in found["mean_z_interval"].items():
+        assert low < found["mean_z"][name] < high
+    page = (tmp_path / "page.md").read_text()
+    assert page.count("| D-TSN (n_itr=5) |") == 1  # in this table and in no other
+    assert "| Solver | coinrun | Mean Z | 95% interval | Paper |" in page
+
+
 def test_unknown_budget():
     with pytest.raises(ValueError, match="huge"):
         build_procgen_report(None, None, "huge")

@@ -55,6 +55,7 @@ _PROCGEN_DISCOUNTED = replace(_PROCGEN_SOLVER, discount=0.99)
 # CQL's term alone is the cross-entropy of softmax(Q). Not in the paper: what readers compare with first.
 CLONING = Recipe("cloning", "Behaviour cloning (ours)", "qnet", weights={"q": 0})
 PROCGEN_VARIANTS = SOLVER_RECIPES | {CLONING.key: CLONING} | ABLATIONS | SEARCH_LENGTHS
+PROCGEN_CHANGED = (*ABLATIONS, *SEARCH_LENGTHS)  # D-TSN without a part or with another search length
 PROCGEN_ABLATIONS = ("dtsn-no-reinforce", "dtsn-no-telescoping", *SEARCH_LENGTHS)
 PROCGEN_TITLES = {
     "random": "Random actions",

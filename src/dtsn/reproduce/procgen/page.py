@@ -16,7 +16,13 @@ from dtsn.reproduce.paper import (
     RERUN_PROCGEN_WINS,
     RERUN_PROCGEN_Z,
 )
-from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_TITLES, PROCGEN_VARIANTS, ProcgenBudget
+from dtsn.reproduce.procgen.budgets import (
+    PROCGEN_BUDGETS,
+    PROCGEN_CHANGED,
+    PROCGEN_TITLES,
+    PROCGEN_VARIANTS,
+    ProcgenBudget,
+)
 from dtsn.reproduce.procgen.choice import SOLVERS as CHOICE_SOLVERS
 from dtsn.reproduce.procgen.choice import TITLES as CHOICES
 from dtsn.reproduce.procgen.scores import BASELINE, SOLVERS, Scores, score_interval
@@ -35,7 +41,11 @@ def procgen_page(
 ) -> str:
     """Write the results page in Markdown; ``pictures``: of the scores and, with curves, of the policies."""
     numbers = PROCGEN_BUDGETS[budget]
-    players = [name for name in PROCGEN_TITLES if any(name in of for of in scores.values())]
+    players = [
+        name
+        for name in PROCGEN_TITLES
+        if name not in PROCGEN_CHANGED and any(name in of for of in scores.values())
+    ]
     solvers = [name for name in players if name in PROCGEN_VARIANTS]
     missing = [
         f"`{game}`: {', '.join(absent)}"
@@ -71,6 +81,7 @@ def procgen_page(
         "The same by the follow-up (Mittal, Kang & Lee, 2025), which ran the experiment again:",
         _paper_table(RERUN_PROCGEN, list(scores)),
         *_comparison(summary, solvers),
+        *_ablations(summary["ablations"], scores),
         *_policies(summary, scores, pictures[1:]),
         *_choice(summary),
         "## Run time",
@@ -125,6 +136,28 @@ def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]
                 for game, of in summary["games"].items()
             ),
         ),
+    ]
+
+
+def _ablations(found: Mapping[str, Any], scores: Scores) -> list[str]:
+    """Return the section on D-TSN with one thing changed, if all of it has been run on a game."""
+    if not found:
+        return []
+    rows = [
+        (
+            PROCGEN_TITLES[name],
+            *(_score(scores[game][name]) for game in found["games"]),
+            _number(mean),
+            _interval(found["mean_z_interval"][name]),
+            _number(PAPER_PROCGEN_Z.get(name)),
+        )
+        for name, mean in found["mean_z"].items()
+    ]
+    return [
+        "## Ablations",
+        "D-TSN with one thing changed, on the games that all of these have been run on; the paper's mean is "
+        "over all 16.",
+        table(("Solver", *found["games"], "Mean Z", "95% interval", "Paper"), rows),
     ]
 
 

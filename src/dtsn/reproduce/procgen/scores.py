@@ -11,7 +11,7 @@ import numpy as np
 from dtsn.arrays import Float64s
 from dtsn.errors import UserError
 from dtsn.evaluation.rows import Columns
-from dtsn.reproduce.procgen.budgets import PROCGEN_VARIANTS
+from dtsn.reproduce.procgen.budgets import PROCGEN_CHANGED, PROCGEN_VARIANTS
 from dtsn.reproduce.statistics import Estimate, crossed_bootstrap, crossed_variance
 
 Episodes = Mapping[str, Mapping[str, Mapping[int, Columns]]]  # game -> player -> seed -> columns
@@ -107,6 +107,7 @@ def summarise(episodes: Episodes, scripted: Collection[str] = ()) -> dict[str, A
         return {name: _rounded(mean_z(scores, name, games)) for name, games in kept.items() if games}
 
     return {
+        "ablations": ablations(scores),
         "games": {
             game: {player: _cell(episodes[game], of, player) for player in of} for game, of in scores.items()
         },
@@ -125,6 +126,25 @@ def summarise(episodes: Episodes, scripted: Collection[str] = ()) -> dict[str, A
             other: wins(scores, "dtsn", other, games)
             for other in SOLVERS[:3]
             if (games := [game for game in shared["dtsn"] if other in scores[game]])
+        },
+    }
+
+
+def ablations(scores: Scores) -> dict[str, Any]:
+    """Return mean Z-scores of D-TSN and of D-TSN with one thing changed, over the games that all have played.
+
+    Empty without such games.
+    """
+    changed = [name for name in PROCGEN_CHANGED if any(name in of for of in scores.values())]
+    games = [game for game, of in scores.items() if {BASELINE, "dtsn", *changed} <= of.keys()]
+    if not (changed and games):
+        return {}
+    return {
+        "games": games,
+        "mean_z": {name: _rounded(mean_z(scores, name, games)) for name in ("dtsn", *changed)},
+        "mean_z_interval": {
+            name: [_rounded(end) for end in mean_z_interval(scores, name, games)]
+            for name in ("dtsn", *changed)
         },
     }
 
