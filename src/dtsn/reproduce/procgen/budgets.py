@@ -82,6 +82,7 @@ _DAY_EXPERT = replace(
     entropy_weight=0.01,
 )
 _DAY_EXPERT_AT_FIRST = replace(_DAY_EXPERT, steps=2_621_440, encoder="impala_small")
+_DAY_EXPERT_NEAR = replace(_DAY_EXPERT, action_repeat=4, discount=0.9, gae_lambda=0.9)
 PROCGEN_BUDGETS = {
     # The whole pipeline in a minute a game: to see that it works, not to see results.
     "tiny": ProcgenBudget(
@@ -148,6 +149,8 @@ PROCGEN_BUDGETS = {
             # Its curve is level from 250,000 steps on.
             "coinrun": replace(_DAY_EXPERT_AT_FIRST, steps=655_360),
             **dict.fromkeys(("chaser", "fruitbot", "starpilot"), _DAY_EXPERT_AT_FIRST),
+            # Rewards are rare under random actions, so values learn slowly: near rewards and longer moves.
+            **dict.fromkeys(("bigfish", "climber"), _DAY_EXPERT_NEAR),
         },
         episodes=500,
         # Where completing a level takes a policy much better than one of this budget.
