@@ -64,10 +64,10 @@ PROCGEN_TITLES = {
 }
 # An action is held for two frames: random ones explore farther, and a decision costs the same. Each is
 # learned from once, without auxiliary phases, which learn no more but cost as much as new ones. The encoder
-# is a cheap one: it learns as much from a frame, and frames are what is missing.
+# is a cheap one: it learns as much from a frame.
 _DAY_EXPERT = replace(
     PPG_CPU,
-    steps=5_242_880,
+    steps=2_621_440,
     encoder="strided",
     num_envs=128,
     rollout=32,
@@ -81,7 +81,7 @@ _DAY_EXPERT = replace(
     discount=0.98,
     entropy_weight=0.01,
 )
-_DAY_EXPERT_AT_FIRST = replace(_DAY_EXPERT, steps=2_621_440, encoder="impala_small")
+_DAY_EXPERT_AT_FIRST = replace(_DAY_EXPERT, encoder="impala_small")
 _DAY_EXPERT_NEAR = replace(_DAY_EXPERT, action_repeat=4, discount=0.9, gae_lambda=0.9)
 PROCGEN_BUDGETS = {
     # The whole pipeline in a minute a game: to see that it works, not to see results.
