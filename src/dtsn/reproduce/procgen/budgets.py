@@ -149,6 +149,8 @@ PROCGEN_BUDGETS = {
             # Its curve is level from 250,000 steps on.
             "coinrun": replace(_DAY_EXPERT_AT_FIRST, steps=655_360),
             **dict.fromkeys(("chaser", "fruitbot", "starpilot"), _DAY_EXPERT_AT_FIRST),
+            # An action moves it by a whole cell: held for two frames, it cannot stop at every cell.
+            "miner": replace(_DAY_EXPERT, action_repeat=1, steps=1_310_720),
             # Rewards are rare under random actions, so values learn slowly: near rewards and longer moves.
             **dict.fromkeys(("bigfish", "climber"), _DAY_EXPERT_NEAR),
         },
