@@ -22,6 +22,7 @@ TITLES = {
     RECIPE: "as the budget says",
     "large": "twice the size",
     "q-heavy": "λ1 ten times as large",
+    "q-light": "λ1 a tenth as large",
     "near": "a discount of 0.95",
     "greedy": "a greedy search when acting",
 }
@@ -50,9 +51,10 @@ def candidate(train: TrainConfig, name: str) -> TrainConfig:
             return replace(
                 train, network=replace(network, latent=2 * network.latent, hidden=2 * network.hidden)
             )
-        case "q-heavy":
-            heavier = replace(solver.weights, q=10 * solver.weights.q)
-            return replace(train, solver=replace(solver, weights=heavier))
+        case "q-heavy" | "q-light":
+            factor = 10 if name == "q-heavy" else 0.1
+            weights = replace(solver.weights, q=factor * solver.weights.q)
+            return replace(train, solver=replace(solver, weights=weights))
         case "near":
             return replace(train, solver=replace(solver, discount=0.95))
         case "greedy":
