@@ -62,6 +62,26 @@ PROCGEN_TITLES = {
     "expert": "Behaviour policy",
     **{key: recipe.title for key, recipe in PROCGEN_VARIANTS.items()},
 }
+# Small fish and rare rewards: values must be learned before a policy can be. Hence a network that sees more,
+# near rewards only, longer moves, and a policy that learns more slowly than the values.
+BIGFISH_EXPERT = replace(
+    PPG_CPU,
+    game="bigfish",
+    steps=5_242_880,
+    precision="bfloat16",
+    encoder="impala_fast",
+    action_repeat=4,
+    rollout=128,
+    minibatches=16,
+    policy_iterations=4,
+    policy_epochs=1,
+    auxiliary_epochs=2,
+    discount=0.9,
+    gae_lambda=0.9,
+    entropy_weight=0.01,
+    learning_rate=1e-4,
+    auxiliary_learning_rate=1e-3,
+)
 # An action is held for two frames: random ones explore farther, and a decision costs the same. Each is
 # learned from once, without auxiliary phases, which learn no more but cost as much as new ones. The encoder
 # is a cheap one: it learns as much from a frame.
@@ -82,7 +102,6 @@ _DAY_EXPERT = replace(
     entropy_weight=0.01,
 )
 _DAY_EXPERT_AT_FIRST = replace(_DAY_EXPERT, encoder="impala_small")
-_DAY_EXPERT_NEAR = replace(_DAY_EXPERT, action_repeat=4, discount=0.9, gae_lambda=0.9)
 PROCGEN_BUDGETS = {
     # The whole pipeline in a minute a game: to see that it works, not to see results.
     "tiny": ProcgenBudget(
@@ -105,28 +124,7 @@ PROCGEN_BUDGETS = {
         expert=replace(PPG_CPU, steps=409_600, precision="bfloat16"),
         episodes=500,
         keep_all_episodes=("bigfish", "starpilot"),
-        # Small fish and rare rewards: values must be learned before a policy can be. Hence a network that
-        # sees more, near rewards only, longer moves, and a policy that learns more slowly than the values.
-        expert_overrides={
-            "bigfish": replace(
-                PPG_CPU,
-                game="bigfish",
-                steps=5_242_880,
-                precision="bfloat16",
-                encoder="impala_fast",
-                action_repeat=4,
-                rollout=128,
-                minibatches=16,
-                policy_iterations=4,
-                policy_epochs=1,
-                auxiliary_epochs=2,
-                discount=0.9,
-                gae_lambda=0.9,
-                entropy_weight=0.01,
-                learning_rate=1e-4,
-                auxiliary_learning_rate=1e-3,
-            )
-        },
+        expert_overrides={"bigfish": BIGFISH_EXPERT},
         train=TrainConfig(
             solver=_PROCGEN_DISCOUNTED,
             network=NetworkConfig(
@@ -151,8 +149,9 @@ PROCGEN_BUDGETS = {
             **dict.fromkeys(("chaser", "fruitbot", "starpilot"), _DAY_EXPERT_AT_FIRST),
             # An action moves it by a whole cell: held for two frames, it cannot stop at every cell.
             "miner": replace(_DAY_EXPERT, action_repeat=1, steps=1_310_720),
-            # Rewards are rare under random actions, so values learn slowly: near rewards and longer moves.
-            **dict.fromkeys(("bigfish", "climber"), _DAY_EXPERT_NEAR),
+            # Rewards are rare under random actions, so values learn slowly.
+            "bigfish": replace(BIGFISH_EXPERT, encoder="strided", precision="float32"),
+            "climber": replace(_DAY_EXPERT, action_repeat=4, discount=0.9, gae_lambda=0.9),
         },
         episodes=500,
         # Where completing a level takes a policy much better than one of this budget.
