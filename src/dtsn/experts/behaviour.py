@@ -28,6 +28,7 @@ def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
     from dtsn.experts.heist_search import HeistSearch
     from dtsn.experts.leaper_search import LeaperSearch
     from dtsn.experts.maze_search import MazeSearch
+    from dtsn.experts.miner_search import MinerSearch
 
     match options.game:
         case "heist":
@@ -36,6 +37,9 @@ def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
             return LeaperSearch(options)
         case "maze":
             return MazeSearch(options)
+        case "miner":
+            return MinerSearch(options)
     raise UserError(
-        f"there is no scripted expert for {options.game}, only for heist, leaper and maze: train one by PPG"
+        f"there is no scripted expert for {options.game}, only for heist, leaper, maze and miner: "
+        "train one by PPG"
     )
