@@ -147,8 +147,6 @@ PROCGEN_BUDGETS = {
             # Its curve is level from 250,000 steps on.
             "coinrun": replace(_DAY_EXPERT_AT_FIRST, steps=655_360),
             **dict.fromkeys(("chaser", "fruitbot", "starpilot"), _DAY_EXPERT_AT_FIRST),
-            # An action moves it by a whole cell: held for two frames, it cannot stop at every cell.
-            "miner": replace(_DAY_EXPERT, action_repeat=1, steps=1_310_720),
             # Rewards are rare under random actions, so values learn slowly.
             "bigfish": replace(BIGFISH_EXPERT, encoder="strided", precision="float32"),
             "climber": replace(_DAY_EXPERT, action_repeat=4, discount=0.9, gae_lambda=0.9),
@@ -157,9 +155,9 @@ PROCGEN_BUDGETS = {
         # Where completing a level takes a policy much better than one of this budget.
         keep_all_episodes=(
             *("bigfish", "bossfight", "chaser", "climber", "dodgeball"),
-            *("fruitbot", "miner", "plunder", "starpilot"),
+            *("fruitbot", "plunder", "starpilot"),
         ),
-        scripted=("heist", "leaper", "maze"),
+        scripted=("heist", "leaper", "maze", "miner"),
         ablated=("bigfish", "coinrun", "fruitbot", "starpilot"),
         train=TrainConfig(
             solver=_PROCGEN_DISCOUNTED,
