@@ -178,12 +178,12 @@ def _without_phases(numbers: ProcgenBudget) -> str:
 
 def _trained_otherwise(numbers: ProcgenBudget, scores: Scores) -> str:
     """Return which behaviour policies were trained otherwise."""
-    others = [
-        f"{expert.steps:,} with other settings on {game}"
-        for game, expert in numbers.expert_overrides.items()
-        if "expert" in scores.get(game, {})
-    ]
-    return f" ({', '.join(others)})" if others else ""
+    games: dict[int, list[str]] = {}  # by the number of steps
+    for game, expert in sorted(numbers.expert_overrides.items()):
+        if "expert" in scores.get(game, {}):
+            games.setdefault(expert.steps, []).append(game)
+    others = [f"{steps:,} with other settings on {', '.join(of)}" for steps, of in games.items()]
+    return f" ({'; '.join(others)})" if others else ""
 
 
 def _scripted(summary: Mapping[str, Any]) -> str:
