@@ -136,8 +136,8 @@ class NatureEncoder(nn.Module):
 class StridedEncoder(nn.Module):
     """Frames ``[B, C, H, W]`` -> ``[B, latent]``: IMPALA's first layers, then strides and one residual block.
 
-    Half the work of ``impala_small``. The maximum after the first convolution matters: with patches of 4×4
-    pixels in their place, what is learned on some levels is worth much less on others. ``divisor`` is as in
+    Half the work of ``impala_small``. Patches of 4×4 pixels in place of the first layers are cheaper still,
+    but generalised worse to other levels in a pilot (docs/experiments-log.md). ``divisor`` is as in
     :class:`NatureEncoder`.
     """
 
