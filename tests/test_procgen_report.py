@@ -66,11 +66,11 @@ def rows(mean, count=50, seed=0):
     return [ProcgenRow(1_500_000_000 + i, float(rng.normal(mean)), True, 10) for i in range(count)]
 
 
-def campaign(folder, games=("coinrun", "dodgeball")):
+def campaign(folder, games=("coinrun", "dodgeball"), budget="day"):
     players = {"random": 0.0, "expert": 8.0, "qnet": 5.0, "search": 4.0, "treeqn": 5.5, "dtsn": 7.0}
     for number, game in enumerate(games):
         for offset, (player, mean) in enumerate(players.items()):
-            path = folder / "procgen" / "rows" / "cpu" / game / player / "seed-0.csv.gz"
+            path = folder / "procgen" / "rows" / budget / game / player / "seed-0.csv.gz"
             write_rows(path, rows(mean, seed=10 * number + offset))
 
 
@@ -96,12 +96,12 @@ def test_damaged_rows_are_named(tmp_path, damage):
 def test_the_page_and_the_summary(tmp_path):
     campaign(tmp_path / "results")
     out = tmp_path / "docs" / "procgen-results.md"
-    written = build_procgen_report(tmp_path / "results", out)
+    written = build_procgen_report(tmp_path / "results", out.parent)
     summary = json.loads((tmp_path / "results" / "procgen" / "summary.json").read_text())
     assert out in written
     assert set(summary["games"]["coinrun"]["dtsn"]) >= {"mean", "std", "n"}
     assert summary["wins"] == {"qnet": "2/2", "search": "2/2", "treeqn": "2/2"}
-    assert summary["budget"]["name"] == "cpu"
+    assert summary["budget"]["name"] == "day"
     assert summary["mean_z"]["dtsn"] == pytest.approx(2, abs=0.6)
     low, high = summary["mean_z_interval"]["dtsn"]
     assert low < summary["mean_z"]["dtsn"] < high
@@ -111,13 +111,13 @@ def test_the_page_and_the_summary(tmp_path):
     assert "not the paper's budget" in page
     assert "Missing" not in page
     before = out.read_bytes()
-    build_procgen_report(tmp_path / "results", out)
+    build_procgen_report(tmp_path / "results", out.parent)
     assert out.read_bytes() == before
 
 
 def test_figures_policies_and_run_times(tmp_path):
     games = ("bigfish", "coinrun", "leaper", "maze", "starpilot")
-    campaign(tmp_path / "results", games)
+    campaign(tmp_path / "results", games, "cpu")
     curves = tmp_path / "results" / "procgen" / "curves" / "cpu"
     curves.mkdir(parents=True)
     (curves / "maze.csv").write_text("step,return,success\n")  # no episode has ended
@@ -126,9 +126,9 @@ def test_figures_policies_and_run_times(tmp_path):
     row = {"part": "runtime", "solver": "D-TSN (T=10)", "seconds": 1.25, "over_qnet": 5.1}
     row |= {"paper_over_qnet": 6.84, "peak_gb": 1.5}
     (tmp_path / "results" / "bench.json").write_text(json.dumps({"rows": [row]}))
-    out = tmp_path / "docs" / "procgen-results.md"
-    written = build_procgen_report(tmp_path / "results", out)
-    for name in ("procgen-scores.png", "procgen-policies.png"):
+    out = tmp_path / "docs" / "procgen-results-cpu.md"
+    written = build_procgen_report(tmp_path / "results", out.parent, "cpu")
+    for name in ("procgen-scores-cpu.png", "procgen-policies-cpu.png"):
         assert out.parent / "figures" / name in written
         assert f"(figures/{name})" in out.read_text()
     page = out.read_text()
@@ -146,26 +146,26 @@ def test_figures_policies_and_run_times(tmp_path):
 
 
 def test_what_is_missing_is_listed_and_no_rows_write_nothing(tmp_path):
-    assert build_procgen_report(tmp_path, tmp_path / "page.md") == []
+    assert build_procgen_report(tmp_path, tmp_path) == []
     campaign(tmp_path, games=("maze",))
-    path = tmp_path / "procgen" / "rows" / "cpu" / "maze" / "treeqn" / "seed-0.csv.gz"
+    path = tmp_path / "procgen" / "rows" / "day" / "maze" / "treeqn" / "seed-0.csv.gz"
     path.unlink()
-    build_procgen_report(tmp_path, tmp_path / "page.md")
-    assert "- `maze`: treeqn" in (tmp_path / "page.md").read_text()
+    build_procgen_report(tmp_path, tmp_path)
+    assert "- `maze`: treeqn" in (tmp_path / "procgen-results.md").read_text()
 
 
 def test_budgets_do_not_write_over_each_other(tmp_path):
     campaign(tmp_path / "results", ("coinrun",))
     rows_of = tmp_path / "results" / "procgen" / "rows"
-    (rows_of / "cpu" / "notes" / "dtsn").mkdir(parents=True)  # a folder that is no game
-    write_rows(rows_of / "cpu" / "notes" / "dtsn" / "seed-0.csv.gz", rows(1.0))
-    written = build_procgen_report(tmp_path / "results", tmp_path / "page.md")
+    (rows_of / "day" / "notes" / "dtsn").mkdir(parents=True)  # a folder that is no game
+    write_rows(rows_of / "day" / "notes" / "dtsn" / "seed-0.csv.gz", rows(1.0))
+    written = build_procgen_report(tmp_path / "results", tmp_path)
     before = {path: path.read_bytes() for path in written}
-    (rows_of / "cpu").rename(rows_of / "tiny")
-    more = build_procgen_report(tmp_path / "results", tmp_path / "page-tiny.md", "tiny")
+    (rows_of / "day").rename(rows_of / "tiny")
+    more = build_procgen_report(tmp_path / "results", tmp_path, "tiny")
     assert not set(written) & set(more)
     assert {path: path.read_bytes() for path in written} == before
-    page = (tmp_path / "page-tiny.md").read_text()
+    page = (tmp_path / "procgen-results-tiny.md").read_text()
     assert "(figures/procgen-scores-tiny.png)" in page
     assert "1 training run each" in page
     assert "notes" not in page
@@ -184,9 +184,9 @@ def test_seeds_of_the_baseline_are_pooled():
 
 
 def test_scripted_experts_are_marked_and_left_out(tmp_path, monkeypatch):
-    monkeypatch.setitem(PROCGEN_BUDGETS, "cpu", replace(PROCGEN_BUDGETS["cpu"], scripted=("maze",)))
+    monkeypatch.setitem(PROCGEN_BUDGETS, "day", replace(PROCGEN_BUDGETS["day"], scripted=("maze",)))
     campaign(tmp_path, games=("coinrun", "dodgeball", "maze"))
-    build_procgen_report(tmp_path, tmp_path / "page.md")
+    build_procgen_report(tmp_path, tmp_path)
     summary = json.loads((tmp_path / "procgen" / "summary.json").read_text())
     assert {game: expert["kind"] for game, expert in summary["experts"].items()} == {
         "coinrun": "ppg",
@@ -206,7 +206,7 @@ def test_scripted_experts_are_marked_and_left_out(tmp_path, monkeypatch):
     half = 2.0096 * drawn.std(ddof=1) / np.sqrt(50)
     assert maze["random_interval"] == pytest.approx([drawn.mean() - half, drawn.mean() + half], abs=1e-3)
     assert maze["interval"][0] < maze["mean"] < maze["interval"][1]
-    page = (tmp_path / "page.md").read_text()
+    page = (tmp_path / "procgen-results.md").read_text()
     assert ", a script on maze; " in page
     assert "| maze | script |" in page
     assert "In 3 of 3 games the policy's interval lies above" in page
@@ -225,15 +225,15 @@ def test_the_choice_is_the_best_mean_over_solvers(tmp_path):
     }
     for player, mean in means.items():
         for game in ("coinrun", "starpilot"):
-            path = tmp_path / "procgen" / "choice" / "cpu" / game / player / "seed-0.csv.gz"
+            path = tmp_path / "procgen" / "choice" / "day" / game / player / "seed-0.csv.gz"
             write_rows(path, [ProcgenRow(level, mean, False, 3) for level in range(4)])
-    build_procgen_report(tmp_path, tmp_path / "page.md")
+    build_procgen_report(tmp_path, tmp_path)
     choice = json.loads((tmp_path / "procgen" / "summary.json").read_text())["choice"]
     assert choice["best"] == "large"  # 0 and 8 against twice 2
     assert choice["games"] == ["coinrun", "starpilot"]
     assert list(choice["table"]) == ["recipe", "large", "greedy"]  # of near, the Q-network is missing
     assert choice["table"]["greedy"] == {"qnet": 0.25, "dtsn": 0.125}
-    page = (tmp_path / "page.md").read_text()
+    page = (tmp_path / "procgen-results.md").read_text()
     assert "| twice the size | 0.00 | 1.00 | **0.50** |" in page
 
 
@@ -244,9 +244,9 @@ def test_ablations_are_compared_on_the_games_that_all_have_played(tmp_path):
         ("dodgeball", "dtsn-5", 6.0),
         ("coinrun", "dtsn-no-reinforce", 5.0),
     ):
-        path = tmp_path / "procgen" / "rows" / "cpu" / game / player / "seed-0.csv.gz"
+        path = tmp_path / "procgen" / "rows" / "day" / game / player / "seed-0.csv.gz"
         write_rows(path, rows(mean, seed=1))
-    build_procgen_report(tmp_path, tmp_path / "page.md")
+    build_procgen_report(tmp_path, tmp_path)
     summary = json.loads((tmp_path / "procgen" / "summary.json").read_text())
     found = summary["ablations"]
     assert found["games"] == ["coinrun"]
@@ -254,7 +254,7 @@ def test_ablations_are_compared_on_the_games_that_all_have_played(tmp_path):
     assert found["mean_z"] == {name: coinrun[name] for name in ("dtsn", "dtsn-no-reinforce", "dtsn-5")}
     for name, (low, high) in found["mean_z_interval"].items():
         assert low < found["mean_z"][name] < high
-    page = (tmp_path / "page.md").read_text()
+    page = (tmp_path / "procgen-results.md").read_text()
     assert page.count("| D-TSN (n_itr=5) |") == 1  # in this table and in no other
     assert "| Solver | coinrun | Mean Z | 95% interval | Paper |" in page
 

@@ -217,7 +217,7 @@ def report_ends(title: str, total: int, ends: Iterable[tuple[str, str]]) -> None
 def report(
     results: Path = RESULTS,
     out: Path = REPORT / "results.md",
-    budget: Literal["cpu", "day", "paper", "tiny"] = "cpu",
+    budget: Literal["cpu", "day", "paper", "tiny"] | None = None,
 ) -> None:
     """Write tables and figures from the raw rows of dtsn reproduce.
 
@@ -229,28 +229,26 @@ def report(
     Args:
         results: folder with the raw rows of dtsn reproduce.
         out: Markdown file to write; its figures go to figures/ beside it, as do the other pages.
-        budget: of the Procgen rows to show; other budgets than cpu have pages and figures of their own.
+        budget: of the Procgen rows to show, each with a page of its own; all that have rows if not given.
     """
     from dtsn.reproduce.game24.report import PAGE, build_game24_report
     from dtsn.reproduce.navigation.report import build_navigation_report
     from dtsn.reproduce.online.report import build_online_report
+    from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
     from dtsn.reproduce.procgen.report import build_procgen_report
 
     written: list[Path] = []
     if (results / "navigation" / "rows").is_dir():
         written += build_navigation_report(results, out)
-    suffix = "" if budget == "cpu" else f"-{budget}"
-    page = out.with_name(f"procgen-results{suffix}.md")
-    if more := build_procgen_report(results, page, budget):
-        written += more
-    elif (results / "procgen" / "rows").is_dir():
-        console().print(f"no rows of the {budget} budget in {results / 'procgen' / 'rows'}: see --budget")
+    for name in PROCGEN_BUDGETS if budget is None else (budget,):
+        written += build_procgen_report(results, out.parent, name)
     written += build_game24_report(results / "game24", out.with_name(PAGE))
     if any((results / "online" / "rows").glob("*.json")):
         written += build_online_report(results / "online", out.with_name("online-results.md"))
     if not written:
+        of_budget = f" ({budget} budget)" if budget else ""
         raise UserError(
-            f"{results} has no rows of navigation, procgen ({budget} budget), game24 or online: "
+            f"{results} has no rows of navigation, procgen{of_budget}, game24 or online: "
             "dtsn reproduce makes them"
         )
     done("wrote " + ", ".join(map(str, written)), f"read {written[0]}")

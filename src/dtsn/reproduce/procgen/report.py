@@ -18,6 +18,7 @@ from dtsn.reproduce.procgen.scores import all_scores, summarise
 from dtsn.reproduce.records import MAX_RECORD_BYTES, NUMBER, checked, read_columns, read_record, seed_of
 from dtsn.storage import read_json
 
+HEADLINE = "day"  # the budget that results are quoted from
 RUNTIME = {
     "solver": str,
     "seconds": NUMBER,
@@ -27,15 +28,15 @@ RUNTIME = {
 }
 
 
-def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[Path]:
-    """Write ``results/procgen/summary.json``, figures and the page ``out`` of one budget.
+def build_procgen_report(results: Path, pages: Path, budget: str = HEADLINE) -> list[Path]:
+    """Write ``results/procgen/summary.json``, and the page of one budget with its figures to ``pages``.
 
-    The files of other budgets than cpu have the budget in their names. Nothing without rows. The run times
+    The files of other budgets than day have the budget in their names. Nothing without rows. The run times
     come from ``results/bench.json``, if it is there.
     """
     if budget not in PROCGEN_BUDGETS:
         raise UserError(f"budget must be one of {', '.join(PROCGEN_BUDGETS)}, got {budget!r}")
-    folder, suffix = results / "procgen", "" if budget == "cpu" else f"-{budget}"
+    folder, suffix = results / "procgen", "" if budget == HEADLINE else f"-{budget}"
     episodes = _read_episodes(folder / "rows" / budget, PROCGEN_TITLES)
     if not episodes:
         return []
@@ -48,7 +49,7 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
     if choice := choice_table(all_scores(validated)):
         summary["choice"] = {"games": list(validated), "table": choice, "best": best_candidate(choice)}
     runtime = _runtime(results / "bench.json")
-    figures = out.parent / "figures"
+    figures = pages / "figures"
     random = {game: float(of["random"].mean()) for game, of in scores.items() if "random" in of}
     files = sorted((folder / "curves" / budget).glob("*.csv"))
     curves = {path.stem: read_columns(path, "step", "return") for path in files if path.stem in GAMES}
@@ -67,7 +68,7 @@ def build_procgen_report(results: Path, out: Path, budget: str = "cpu") -> list[
         runtime=runtime,
         pictures=[x.name for x in written[1:]],
     )
-    return [*written, write_text(out, page)]
+    return [*written, write_text(pages / f"procgen-results{suffix}.md", page)]
 
 
 def _read_episodes(folder: Path, players: Collection[str]) -> dict[str, dict[str, dict[int, Columns]]]:
