@@ -12,17 +12,19 @@ from torch import Tensor
 
 from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
 from dtsn.envs.navigation import NavigationEnv, NavigationOptions, make_levels
+from dtsn.envs.procgen import FRAME_SHAPE
 from dtsn.evaluation import navigation as evaluation
 from dtsn.evaluation.levels import first_levels
 from dtsn.evaluation.navigation import (
     evaluate_navigation,
     play,
     search_noise,
-    softmax_actions,
     trace_navigation,
 )
+from dtsn.evaluation.procgen import solver_policy
 from dtsn.evaluation.rows import NavigationRow
 from dtsn.experts.value_iteration import expert_actions, optimal_q, optimal_steps, optimal_values
+from dtsn.randomness import softmax_actions
 from dtsn.solvers.solver import Solver
 
 LEVELS = first_levels("test", 40)
@@ -245,6 +247,27 @@ def test_softmax_actions_are_drawn_from_the_softmax() -> None:
         np.testing.assert_allclose(np.bincount(drawn, minlength=4) / len(drawn), expected, atol=1e-4)
     huge = np.array([[1e30, -1e30, 0, 0]], dtype=np.float32)
     assert softmax_actions(huge, np.array([0.999], np.float32), 1e-3).tolist() == [0]
+
+
+def test_actions_on_procgen_are_drawn_from_the_softmax_by_level_seed_and_step_alone() -> None:
+    space = Box(0, 255, FRAME_SHAPE, np.uint8)
+    solver = Solver.create("qnet", space, Discrete(15), seed=0)
+    frame = np.random.default_rng(0).integers(0, 256, FRAME_SHAPE, dtype=np.uint8)
+    levels, numbers, steps = np.arange(40), np.repeat(np.arange(40), 50), np.tile(np.arange(50), 40)
+    frames = np.broadcast_to(frame, (2000, *FRAME_SHAPE)).copy()
+    q = solver.eval()(torch.from_numpy(frame[None])).detach()[0]
+    temperature = float(q.std())
+    drawn = solver_policy(solver, levels, 0, temperature)(frames, numbers, steps)
+    counts = np.bincount(drawn, minlength=15)
+    expected = 2000 * (q / temperature).softmax(0).double().numpy()
+    assert ((counts - expected) ** 2 / expected).sum() < 36.1  # χ² with 14 degrees of freedom, p = 0.001
+    policy, part = solver_policy(solver, levels[7:], 0, temperature), slice(350, 420)  # levels 7 and on
+    np.testing.assert_array_equal(policy(frames[part], numbers[part] - 7, steps[part]), drawn[part])
+    assert (solver_policy(solver, levels, 1, temperature)(frames, numbers, steps) != drawn).any()
+    best = solver_policy(solver, levels)(frames, numbers, steps)
+    np.testing.assert_array_equal(best, int(q.argmax()))
+    with pytest.raises(ValueError, match="temperature must be positive and finite, got 0"):
+        solver_policy(solver, levels, 0, 0.0)
 
 
 def test_drawn_actions_depend_on_level_and_seed_alone() -> None:

@@ -21,7 +21,7 @@ from dtsn.reproduce.navigation.plan import Campaign
 from dtsn.reproduce.navigation.variants import FAMILIES
 from dtsn.reproduce.procgen import run
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
-from dtsn.reproduce.procgen.choice import CONTENDERS, RECIPE, TITLES
+from dtsn.reproduce.procgen.choice import CONTENDERS, RECIPE, TEMPERATURES, TITLES
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
 from dtsn.reproduce.procgen.run import behaviour_policy, estimate_hours, run_game, write_curve
 from dtsn.settings import difference, plain
@@ -94,22 +94,21 @@ def test_a_choice_changes_one_thing_and_never_sees_test_levels(tmp_path, monkeyp
     need_envpool()
     tiny = PROCGEN_BUDGETS["tiny"]
     tiny = replace(
-        tiny,  # tinier: three solvers are trained, and six players tested
+        tiny,  # tinier: three solvers are trained, and seven players tested
         expert=replace(tiny.expert, steps=128, rollout=8),
         train=replace(tiny.train, solver=replace(tiny.train.solver, iterations=2)),
         levels=1,
     )
     monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", tiny)
     base = plain(asdict(tiny.config("dtsn", 0)))
-    changed = {
-        name: difference(plain(asdict(tiny.config(f"{name}.dtsn", 0))), base)
-        for name in TITLES
-        if name != RECIPE
-    }
-    assert tiny.config(f"{RECIPE}.dtsn", 0) == tiny.config("dtsn", 0)
-    assert all(changed.values())
+    changed = {name: difference(plain(asdict(tiny.config(f"{name}.dtsn", 0))), base) for name in TITLES}
+    assert {name for name, differs in changed.items() if not differs} == {RECIPE, *TEMPERATURES}
+    drawing = replace(tiny, temperature=0.5)
+    chosen = {name: drawing.temperature_of(f"{name}.dtsn") for name in (RECIPE, "large", "best", "draw")}
+    assert chosen == {RECIPE: 0.5, "large": 0.5, "best": None, "draw": 1.0}
     # The others differ from the recipe by numbers alone.
-    entered = {f"{name}.dtsn": CONTENDERS[f"{name}.dtsn"] for name in (RECIPE, "large", "near", "greedy")}
+    names = (RECIPE, "large", "near", "greedy", "draw")
+    entered = {f"{name}.dtsn": CONTENDERS[f"{name}.dtsn"] for name in names}
     monkeypatch.setattr("dtsn.reproduce.procgen.choice.CONTENDERS", entered)
     choosing = campaign(tmp_path, choose=True)
     said = []

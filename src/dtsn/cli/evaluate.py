@@ -129,6 +129,7 @@ def eval_procgen(
     split: Literal["validation", "test"] = "test",
     iterations: int | None = None,
     rule: Rule | None = None,
+    temperature: float | None = None,
     out: Path | None = None,
     seed: int = 0,
     device: Device = "auto",
@@ -146,8 +147,9 @@ def eval_procgen(
         split: test levels, or validation levels while you are still choosing settings.
         iterations: expansions of the search when acting; as trained if not given.
         rule: how the search picks nodes; as trained if not given.
+        temperature: draw actions from softmax(Q / temperature); the best action if not given.
         out: folder for the raw rows, one line per episode; RUN/evaluation if not given.
-        seed: seed of the sampled expansions; the same seed gives the same rows.
+        seed: seed of sampled expansions and actions; the same seed gives the same rows.
         device: where to run; auto takes CUDA where there is one.
         threads: CPU threads; small networks are fastest with one.
     """
@@ -175,7 +177,8 @@ def eval_procgen(
         )
     seeds = np.arange(*split_range(split, levels))
     with progress(f"{game} ({mode})") as update:
-        rows = evaluate_procgen(solver_policy(solver, seeds, seed), options, seeds, progress=update)
+        policy = solver_policy(solver, seeds, seed, temperature)
+        rows = evaluate_procgen(policy, options, seeds, progress=update)
     scores = np.array([row.score for row in rows])
     complete = sum(row.complete for row in rows) / len(rows)
     half = NORMAL * scores.std() / len(scores) ** 0.5
@@ -183,7 +186,8 @@ def eval_procgen(
         f"{solver.config.name}, T = {solver.act_iterations}, {levels} {split} levels of {game} ({mode}): "
         f"mean score {scores.mean():.2f} ± {half:.2f} (95%), {complete:.0%} completed"
     )
-    unusual = circumstances("", rule, split, seed)
+    drawn = "" if temperature is None else f"-softmax-{temperature:g}"
+    unusual = drawn + circumstances("", rule, split, seed)
     path = rows_path(
         out or RunFolder(run).folder("evaluation"), f"{game}-{mode}-T{solver.act_iterations}{unusual}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from dtsn.envs.navigation import Levels, NavigationOptions, make_levels, observe
 from dtsn.errors import UserError
 from dtsn.evaluation.rows import NavigationRow
 from dtsn.experts.value_iteration import optimal_steps
-from dtsn.randomness import hashed_integers
+from dtsn.randomness import check_temperature, hashed_integers, softmax_actions
 from dtsn.solvers.solver import Solver
 
 Progress = Callable[[int, int], None]  # called with (episodes ended, episodes in all)
@@ -103,8 +102,7 @@ def actor(solver: Solver, start: Levels, seed: int = 0, temperature: float | Non
     """Return the solver as a player of levels; its draws depend on (seed, level, time) alone."""
     if seed < 0:
         raise UserError(f"seed must not be negative, got {seed}")
-    if temperature is not None and not 0 < temperature < math.inf:
-        raise UserError(f"temperature must be positive and finite, got {temperature}")
+    check_temperature(temperature)
     solver.eval()
 
     def act(active: Ints, robot: Ints, time: int) -> Ints:
@@ -143,14 +141,6 @@ def is_deterministic(solver: Solver, temperature: float | None = None) -> bool:
 def batches(count: int) -> list[Ints]:
     """Return the numbers from 0 to ``count`` in parts that are small enough for one call of a solver."""
     return np.array_split(np.arange(count), -(-count // ROWS_AT_ONCE))
-
-
-def softmax_actions(q: Float32s, uniforms: Float32s, temperature: float) -> Ints:
-    """Draw actions ``[n]`` from softmax(q / temperature), ``q [n, A]``, by ``uniforms [n]`` in [0, 1)."""
-    weights = np.exp((q - q.max(1, keepdims=True)) / temperature)
-    bounds = weights.cumsum(1)
-    chosen: Ints = (bounds <= uniforms[:, None] * bounds[:, -1:]).sum(1)
-    return chosen
 
 
 def search_noise(levels: Ints, seed: int, time: int, iterations: int) -> torch.Tensor:

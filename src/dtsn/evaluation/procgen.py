@@ -10,12 +10,13 @@ import torch
 from dtsn.arrays import Bytes, Ints
 from dtsn.envs.procgen import Policy, ProcgenOptions, play_levels
 from dtsn.evaluation.rows import ProcgenRow
-from dtsn.randomness import hashed_integers
+from dtsn.randomness import check_temperature, hashed_integers, softmax_actions
 from dtsn.solvers.solver import Solver
 
 Progress = Callable[[int, int], None]  # called with (episodes ended, episodes in all)
 
 GAMES_AT_ONCE = 128  # episodes played side by side
+ACTION_DRAW = 2**40  # number of the draw of an action; those of searches come before
 
 
 def evaluate_procgen(
@@ -32,13 +33,24 @@ def evaluate_procgen(
     return [rows[number] for number in range(len(levels))]
 
 
-def solver_policy(solver: Solver, levels: Ints, seed: int = 0) -> Policy:
-    """Make a solver play levels ``[L]``: its search draws by (seed, level, step) alone."""
+def solver_policy(solver: Solver, levels: Ints, seed: int = 0, temperature: float | None = None) -> Policy:
+    """Make a solver play levels ``[L]``: what it draws depends on (seed, level, step) alone.
+
+    Without a ``temperature`` it takes its best action, otherwise one drawn from softmax(Q / temperature).
+    """
+
+    check_temperature(temperature)
 
     def act(frames: Bytes, numbers: Ints, steps: Ints) -> Ints:
-        uniforms = procgen_noise(levels[numbers], seed, steps, solver.act_iterations)
-        actions: Ints = solver.act(torch.from_numpy(frames), uniforms=uniforms).cpu().numpy()
-        return actions
+        streams = _streams(levels[numbers], seed, steps)
+        uniforms = _search_noise(streams, solver.act_iterations)
+        observation = torch.from_numpy(frames)
+        if temperature is None:
+            actions: Ints = solver.act(observation, uniforms=uniforms).cpu().numpy()
+            return actions
+        q = solver.plan(observation, uniforms=uniforms).q.float().cpu().numpy()
+        drawn = hashed_integers(streams, ACTION_DRAW, 2**24).astype(np.float32) / np.float32(2**24)
+        return softmax_actions(q, drawn, temperature)
 
     solver.eval()
     return act
@@ -46,6 +58,14 @@ def solver_policy(solver: Solver, levels: Ints, seed: int = 0) -> Policy:
 
 def procgen_noise(levels: Ints, seed: int, steps: Ints, iterations: int) -> torch.Tensor:
     """Draw uniforms ``[N, T]`` for searches in ``levels [N]`` after ``steps [N]``."""
-    here = hashed_integers(levels + (seed + 1) * 2**32, 0, 2**62) + steps
-    draws = [hashed_integers(here, t, 2**24) for t in range(iterations)]
+    return _search_noise(_streams(levels, seed, steps), iterations)
+
+
+def _streams(levels: Ints, seed: int, steps: Ints) -> Ints:
+    """Return a seed ``[N]`` for each decision."""
+    return hashed_integers(levels + (seed + 1) * 2**32, 0, 2**62) + steps
+
+
+def _search_noise(streams: Ints, iterations: int) -> torch.Tensor:
+    draws = [hashed_integers(streams, t, 2**24) for t in range(iterations)]
     return torch.from_numpy(np.stack(draws, axis=1).astype(np.float32) / 2**24)

@@ -14,7 +14,7 @@ from dtsn.config import (
     TrainConfig,
 )
 from dtsn.envs.procgen import GAMES
-from dtsn.reproduce.procgen.choice import candidate, contender
+from dtsn.reproduce.procgen.choice import TEMPERATURES, candidate, contender
 from dtsn.reproduce.recipes import ABLATIONS, SEARCH_LENGTHS, SOLVER_RECIPES, Recipe
 
 
@@ -27,6 +27,7 @@ class ProcgenBudget:
     episodes: int  # in a data set
     train: TrainConfig
     levels: int  # to test on
+    temperature: float | None = None  # solvers draw actions from softmax(Q / τ); None: they take the best one
     keep_all_episodes: tuple[
         str, ...
     ] = ()  # games whose policy completes next to no level with this much training
@@ -41,6 +42,10 @@ class ProcgenBudget:
     def keep(self, game: str) -> Keep:
         """Return which episodes go into a game's data set: the successful ones where there are any."""
         return "all" if game in self.keep_all_episodes else "successful"
+
+    def temperature_of(self, player: str) -> float | None:
+        """Return the temperature that a solver, or a contender of the choice, draws its actions with."""
+        return TEMPERATURES.get(contender(player).candidate, self.temperature)
 
     def config(self, variant: str, seed: int) -> TrainConfig:
         """Return the training run of a variant, or of a contender of the choice, with a seed."""
@@ -168,6 +173,8 @@ PROCGEN_BUDGETS = {
             search_warmup=500,
         ),
         levels=500,
+        # The best action of a solver that learned from a policy with noise often leaves it stuck.
+        temperature=0.5,
     ),
     "paper": ProcgenBudget(
         mode="hard",

@@ -19,13 +19,16 @@ SOLVERS = ("qnet", "dtsn")
 DRAWING = ("dtsn",)  # whose search draws when they act, so that its rule matters
 
 TITLES = {
-    RECIPE: "as the budget says",
+    RECIPE: "the recipe to begin with",
     "large": "twice the size",
     "q-heavy": "λ1 ten times as large",
     "q-light": "λ1 a tenth as large",
     "near": "a discount of 0.95",
     "greedy": "a greedy search when acting",
+    "best": "the best action",
+    "draw": "actions drawn from softmax(Q)",
 }
+TEMPERATURES = {"best": None, "draw": 1.0}  # of candidates whose actions are chosen otherwise
 
 
 class Contender(NamedTuple):
@@ -73,9 +76,9 @@ def choice_players() -> list[str]:
 
 
 def trained_as(player: str) -> str:
-    """Return the run that a player acts with: the recipe's is the campaign's own; greedy ones borrow it."""
+    """Return the run that a player acts with: the recipe's is the campaign's own; others may borrow it."""
     name, solver = contender(player)
-    return solver if name in (RECIPE, "greedy") else player
+    return solver if name in (RECIPE, "greedy", *TEMPERATURES) else player
 
 
 def choice_table(scores: Mapping[str, Mapping[str, Float64s]]) -> dict[str, dict[str, float]]:

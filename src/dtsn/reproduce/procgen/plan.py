@@ -147,5 +147,6 @@ def _behind(settings: Mapping[str, Any], game: str, players: Set[str]) -> dict[s
         known["expert"] = {} if known["scripted"] else {**expert, "game": game}
     if players - {"random", "expert"}:
         names += ["episodes", "train"]
+        known["temperature"] = settings.get("temperature")
         known["keep_all"] = game in settings.get("keep_all_episodes", ())
     return known | {name: settings[name] for name in names if name in settings}

@@ -75,7 +75,8 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
             run = folder / trained_as(player) / f"seed-{seed}"
             train_solver(campaign, game, trained_as(player), seed)
             rule = budget.config(player, seed).solver.act_rule
-            policy = solver_policy(load_solver(run, campaign.device, act_rule=rule), levels, seed)
+            solver = load_solver(run, campaign.device, act_rule=rule)
+            policy = solver_policy(solver, levels, seed, budget.temperature_of(player))
         seconds["training"] = time.monotonic() - started
         rows = evaluate_procgen(policy, options, levels)
         write_rows(campaign.rows_path(game, player, seed), rows)
