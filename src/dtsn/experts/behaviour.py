@@ -25,12 +25,15 @@ class BehaviourPolicy(Protocol):
 
 def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
     """Return the scripted expert of a game."""
+    from dtsn.experts.climber_jumps import ClimberJumps
     from dtsn.experts.heist_search import HeistSearch
     from dtsn.experts.leaper_search import LeaperSearch
     from dtsn.experts.maze_search import MazeSearch
     from dtsn.experts.miner_search import MinerSearch
 
     match options.game:
+        case "climber":
+            return ClimberJumps(options)
         case "heist":
             return HeistSearch(options)
         case "leaper":
@@ -40,6 +43,6 @@ def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
         case "miner":
             return MinerSearch(options)
     raise UserError(
-        f"there is no scripted expert for {options.game}, only for heist, leaper, maze and miner: "
+        f"there is no scripted expert for {options.game}, only for climber, heist, leaper, maze and miner: "
         "train one by PPG"
     )
