@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from dtsn.envs.procgen import Policy, ProcgenOptions
@@ -25,24 +26,23 @@ class BehaviourPolicy(Protocol):
 
 def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
     """Return the scripted expert of a game."""
+    from dtsn.experts.bigfish_hunt import BigfishHunt
     from dtsn.experts.climber_jumps import ClimberJumps
     from dtsn.experts.heist_search import HeistSearch
     from dtsn.experts.leaper_search import LeaperSearch
     from dtsn.experts.maze_search import MazeSearch
     from dtsn.experts.miner_search import MinerSearch
 
-    match options.game:
-        case "climber":
-            return ClimberJumps(options)
-        case "heist":
-            return HeistSearch(options)
-        case "leaper":
-            return LeaperSearch(options)
-        case "maze":
-            return MazeSearch(options)
-        case "miner":
-            return MinerSearch(options)
-    raise UserError(
-        f"there is no scripted expert for {options.game}, only for climber, heist, leaper, maze and miner: "
-        "train one by PPG"
-    )
+    scripts: dict[str, Callable[[ProcgenOptions], BehaviourPolicy]] = {
+        "bigfish": BigfishHunt,
+        "climber": ClimberJumps,
+        "heist": HeistSearch,
+        "leaper": LeaperSearch,
+        "maze": MazeSearch,
+        "miner": MinerSearch,
+    }
+    if options.game not in scripts:
+        raise UserError(
+            f"there is no scripted expert for {options.game}, only for {', '.join(scripts)}: train one by PPG"
+        )
+    return scripts[options.game](options)
