@@ -100,6 +100,9 @@ def test_a_choice_changes_one_thing_and_never_sees_test_levels(tmp_path, monkeyp
         levels=1,
     )
     monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", tiny)
+    larger = replace(tiny, train=tiny.config("large.dtsn", 0), start=tiny.train)  # as once it has won
+    assert larger.config("recipe.dtsn", 0) == tiny.config("dtsn", 0)
+    assert larger.config("dtsn", 0) == larger.config("large.dtsn", 0)
     base = plain(asdict(tiny.config("dtsn", 0)))
     changed = {name: difference(plain(asdict(tiny.config(f"{name}.dtsn", 0))), base) for name in TITLES}
     assert {name for name, differs in changed.items() if not differs} == {RECIPE, *TEMPERATURES}
@@ -121,7 +124,7 @@ def test_a_choice_changes_one_thing_and_never_sees_test_levels(tmp_path, monkeyp
         levels = read_rows(path, ProcgenRow)["level"]
         assert ((levels >= first) & (levels < end)).all()
     trained = {path.name for path in (choosing.runs / "tiny" / "leaper").iterdir() if path.is_dir()}
-    assert trained == {"expert", "dtsn", "large.dtsn", "near.dtsn"}
+    assert trained == {"expert", "recipe.dtsn", "large.dtsn", "near.dtsn"}
     with Dataset(choosing.data_path("leaper")) as far, Dataset(choosing.data_path("leaper", 0.95)) as near:
         assert near.header["discount"] == 0.95
         for number in range(far.num_episodes):

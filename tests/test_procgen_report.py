@@ -109,6 +109,7 @@ def test_the_page_and_the_summary(tmp_path):
     assert summary["mean_z_without_dodgeball"]["dtsn"] == pytest.approx(alone)
     page = out.read_text()
     assert "not the paper's budget" in page
+    assert "where solvers draw their actions from softmax(Q / 0.5)." in page
     assert "Missing" not in page
     before = out.read_bytes()
     build_procgen_report(tmp_path / "results", out.parent)
@@ -132,6 +133,7 @@ def test_figures_policies_and_run_times(tmp_path):
         assert out.parent / "figures" / name in written
         assert f"(figures/{name})" in out.read_text()
     page = out.read_text()
+    assert "where solvers take their best action." in page
     assert "| D-TSN (T=10) | 1.25 | 5.1 | 6.84 | 1.5 |" in page
     assert "(all episodes in bigfish, starpilot:" in page
     assert "409,600 environment steps a game (5,242,880 with other settings on bigfish); " in page

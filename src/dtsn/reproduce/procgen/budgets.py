@@ -14,7 +14,7 @@ from dtsn.config import (
     TrainConfig,
 )
 from dtsn.envs.procgen import GAMES
-from dtsn.reproduce.procgen.choice import TEMPERATURES, candidate, contender
+from dtsn.reproduce.procgen.choice import RECIPE, TEMPERATURES, candidate, contender
 from dtsn.reproduce.recipes import ABLATIONS, SEARCH_LENGTHS, SOLVER_RECIPES, Recipe
 
 
@@ -34,6 +34,7 @@ class ProcgenBudget:
     expert_overrides: dict[str, PPGConfig] = field(default_factory=dict)  # of games that need other settings
     scripted: tuple[str, ...] = ()  # games played by a scripted expert, as learning takes too long
     ablated: tuple[str, ...] = ()  # games that the ablations are run on
+    start: TrainConfig | None = None  # what the choice of the recipe began with, if not with `train`
 
     def expert_of(self, game: str) -> PPGConfig:
         """Return how the behaviour policy of a game is trained."""
@@ -45,12 +46,13 @@ class ProcgenBudget:
 
     def temperature_of(self, player: str) -> float | None:
         """Return the temperature that a solver, or a contender of the choice, draws its actions with."""
-        return TEMPERATURES.get(contender(player).candidate, self.temperature)
+        return TEMPERATURES.get(contender(player).candidate or RECIPE, self.temperature)
 
     def config(self, variant: str, seed: int) -> TrainConfig:
         """Return the training run of a variant, or of a contender of the choice, with a seed."""
         name, solver = contender(variant)
-        return replace(candidate(PROCGEN_VARIANTS[solver].applied(self.train), name), seed=seed)
+        train = self.train if name is None else self.start or self.train
+        return replace(candidate(PROCGEN_VARIANTS[solver].applied(train), name), seed=seed)
 
 
 _PROCGEN_SOLVER = SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.1, reward=1.0))
@@ -107,6 +109,14 @@ _DAY_EXPERT = replace(
     entropy_weight=0.01,
 )
 _DAY_EXPERT_AT_FIRST = replace(_DAY_EXPERT, encoder="impala_small")
+_DAY_TRAIN_AT_FIRST = TrainConfig(
+    solver=_PROCGEN_DISCOUNTED,
+    network=NetworkConfig(encoder="strided", latent=64, hidden=64, value_scale=10.0),
+    steps=5000,
+    batch_size=64,
+    learning_rate=5e-4,
+    search_warmup=500,
+)
 PROCGEN_BUDGETS = {
     # The whole pipeline in a minute a game: to see that it works, not to see results.
     "tiny": ProcgenBudget(
@@ -152,26 +162,14 @@ PROCGEN_BUDGETS = {
             # Its curve is level from 250,000 steps on.
             "coinrun": replace(_DAY_EXPERT_AT_FIRST, steps=655_360),
             **dict.fromkeys(("chaser", "fruitbot", "starpilot"), _DAY_EXPERT_AT_FIRST),
-            # Rewards are rare under random actions, so values learn slowly.
-            "bigfish": replace(BIGFISH_EXPERT, encoder="strided", precision="float32"),
-            "climber": replace(_DAY_EXPERT, action_repeat=4, discount=0.9, gae_lambda=0.9),
         },
         episodes=500,
         # Where completing a level takes a policy much better than one of this budget.
-        keep_all_episodes=(
-            *("bigfish", "bossfight", "chaser", "climber", "dodgeball"),
-            *("fruitbot", "plunder", "starpilot"),
-        ),
-        scripted=("heist", "leaper", "maze", "miner"),
+        keep_all_episodes=("bossfight", "chaser", "dodgeball", "fruitbot", "plunder", "starpilot"),
+        scripted=("bigfish", "climber", "heist", "leaper", "maze", "miner"),
         ablated=("bigfish", "coinrun", "fruitbot", "starpilot"),
-        train=TrainConfig(
-            solver=_PROCGEN_DISCOUNTED,
-            network=NetworkConfig(encoder="strided", latent=64, hidden=64, value_scale=10.0),
-            steps=5000,
-            batch_size=64,
-            learning_rate=5e-4,
-            search_warmup=500,
-        ),
+        start=_DAY_TRAIN_AT_FIRST,
+        train=candidate(_DAY_TRAIN_AT_FIRST, "large"),  # the winner of `dtsn reproduce procgen --choose`
         levels=500,
         # The best action of a solver that learned from a policy with noise often leaves it stuck.
         temperature=0.5,

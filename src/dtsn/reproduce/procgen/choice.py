@@ -1,8 +1,8 @@
 """One recipe for all solvers, chosen on validation levels before any test: what is compared, and by what.
 
-A candidate is a budget's training with one thing changed. The baseline and D-TSN are trained with each of
-them, to speak for all solvers; the one with the best mean over both and over games is for all solvers alike.
-Test levels have no part in it.
+A candidate is the training that a budget began with, with one thing changed. The baseline and D-TSN are
+trained with each of them, to speak for all solvers; the one with the best mean over both and over games is
+for all solvers alike. Test levels have no part in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dtsn.arrays import Float64s
 from dtsn.config import TrainConfig
 
-RECIPE = "recipe"  # the budget as it is
+RECIPE = "recipe"  # what the choice begins with
 SOLVERS = ("qnet", "dtsn")
 DRAWING = ("dtsn",)  # whose search draws when they act, so that its rule matters
 
@@ -32,9 +32,9 @@ TEMPERATURES = {"best": None, "draw": 1.0}  # of candidates whose actions are ch
 
 
 class Contender(NamedTuple):
-    """A solver trained, or acting, as a candidate says."""
+    """A solver trained, or acting, as a candidate says; None: as the budget says, outside of the choice."""
 
-    candidate: str
+    candidate: str | None
     solver: str
 
 
@@ -42,11 +42,11 @@ CONTENDERS = {f"{name}.{solver}": Contender(name, solver) for name in TITLES for
 
 
 def contender(player: str) -> Contender:
-    """Return the contender of a name; any other player is of the recipe."""
-    return CONTENDERS.get(player, Contender(RECIPE, player))
+    """Return the contender of a name; any other player is none of the choice."""
+    return CONTENDERS.get(player, Contender(None, player))
 
 
-def candidate(train: TrainConfig, name: str) -> TrainConfig:
+def candidate(train: TrainConfig, name: str | None) -> TrainConfig:
     """Return the training of a candidate, for the solver that ``train`` names."""
     solver, network = train.solver, train.network
     match name:
@@ -76,9 +76,9 @@ def choice_players() -> list[str]:
 
 
 def trained_as(player: str) -> str:
-    """Return the run that a player acts with: the recipe's is the campaign's own; others may borrow it."""
+    """Return the run that a player acts with: those that only act otherwise borrow the recipe's."""
     name, solver = contender(player)
-    return solver if name in (RECIPE, "greedy", *TEMPERATURES) else player
+    return f"{RECIPE}.{solver}" if name in ("greedy", *TEMPERATURES) else player
 
 
 def choice_table(scores: Mapping[str, Mapping[str, Float64s]]) -> dict[str, dict[str, float]]:

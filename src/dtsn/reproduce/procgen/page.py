@@ -60,7 +60,7 @@ def procgen_page(
         f"data: {numbers.episodes} successful episodes{_kept(numbers, list(scores))}, returns discounted by "
         f"{numbers.train.solver.discount:g}; training: {numbers.train.steps:,} steps at batch "
         f"{numbers.train.batch_size} for every solver, {_runs(summary, solvers)}; tests: an episode on each "
-        f"of {numbers.levels} unseen levels.",
+        f"of {numbers.levels} unseen levels, {_acting(numbers)}.",
         "**This is not the paper's budget** (1000 episodes; by the authors' data mode hard and policies of "
         "100 million steps; by its run times about 220,000 steps at batch 256): its numbers are repeated for "
         "orientation, not for comparison. A small budget can show whether solvers that learn from the same "
@@ -190,6 +190,13 @@ def _scripted(summary: Mapping[str, Any]) -> str:
     """Return which behaviour policies are scripts."""
     games = [game for game, expert in summary["experts"].items() if expert["kind"] == "scripted"]
     return f", a script on {', '.join(games)}" if games else ""
+
+
+def _acting(numbers: ProcgenBudget) -> str:
+    """Return how solvers choose their actions."""
+    if numbers.temperature is None:
+        return "where solvers take their best action"
+    return f"where solvers draw their actions from softmax(Q / {numbers.temperature:g})"
 
 
 def _kept(numbers: ProcgenBudget, games: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from dtsn.reproduce.procgen.budgets import (
     PROCGEN_VARIANTS,
     ProcgenBudget,
 )
-from dtsn.reproduce.procgen.choice import choice_players
+from dtsn.reproduce.procgen.choice import CONTENDERS, choice_players
 from dtsn.reproduce.records import read_record, write_record
 from dtsn.settings import difference, plain
 from dtsn.spelling import did_you_mean
@@ -146,7 +146,9 @@ def _behind(settings: Mapping[str, Any], game: str, players: Set[str]) -> dict[s
         expert = settings.get("expert_overrides", {}).get(game) or settings.get("expert", {})
         known["expert"] = {} if known["scripted"] else {**expert, "game": game}
     if players - {"random", "expert"}:
-        names += ["episodes", "train"]
+        names.append("episodes")
+        chosen = players & CONTENDERS.keys() and settings.get("start")
+        known["train"] = chosen or settings.get("train")
         known["temperature"] = settings.get("temperature")
         known["keep_all"] = game in settings.get("keep_all_episodes", ())
     return known | {name: settings[name] for name in names if name in settings}

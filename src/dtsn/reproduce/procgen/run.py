@@ -29,7 +29,7 @@ from dtsn.experts.ppg_policy import export_expert, load_expert
 from dtsn.processes import prepare
 from dtsn.reproduce.cost import probe, probe_expert
 from dtsn.reproduce.jobs import Executor, Job
-from dtsn.reproduce.procgen.choice import RECIPE, contender, trained_as
+from dtsn.reproduce.procgen.choice import trained_as
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
 from dtsn.storage import replace_durably
 from dtsn.training.loading import load_solver
@@ -180,7 +180,7 @@ def estimate_hours(campaign: ProcgenCampaign) -> float:
             if player not in probes:
                 probes[player] = probe(config, FRAME_SHAPE, NUM_ACTIONS, PROBE_BATCH)
             step, decision = probes[player]
-            owed = trained_as(player) == player or contender(player).candidate == RECIPE
+            owed = trained_as(player) == player
             seconds += config.steps * share * step * owed + budget.levels * DECISIONS * decision
     return seconds / 3600
 
