@@ -21,9 +21,9 @@ from dtsn.experts.bigfish_hunt import (
     find_boxes,
     find_fish,
     find_own,
-    pack,
     values_of_moves,
 )
+from dtsn.experts.pixels import pack_colours
 
 BIGFISH = ProcgenOptions("bigfish", "easy")
 COLOURS = {OWN: (44, 198, 109), PINK: (229, 153, 238), RED: (231, 76, 60), ORANGE: (255, 153, 0)}
@@ -37,7 +37,7 @@ def drawn(*boxes: Box) -> np.ndarray:
     frame[:] = np.array(WATER).reshape(3, 1, 1)
     for kind, left, top, right, bottom in boxes:
         frame[0, :, top:bottom, max(left, 0) : right] = np.array(COLOURS[kind]).reshape(3, 1, 1)
-    return pack(frame)[0]
+    return pack_colours(frame).ravel()
 
 
 def test_fish_are_told_from_the_water_and_from_each_other() -> None:

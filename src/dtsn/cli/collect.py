@@ -79,7 +79,8 @@ def collect_procgen(
         game: one of the 16 games.
         mode: easy, or hard as the paper's data; the one that the expert has learned.
         expert: run folder of dtsn expert; runs/expert-GAME if not given.
-        policy: the trained expert's, a script's (bigfish, climber, heist, leaper, maze, miner), or random.
+        policy: the trained expert's, a script's (bigfish, climber, heist, leaper, maze, miner, plunder), or
+            random.
         out: the HDF5 file to write; data/GAME.h5 if not given.
         episodes: number of episodes to keep.
         keep: keep episodes that completed their level, as the paper does, or all.

@@ -32,6 +32,7 @@ def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
     from dtsn.experts.leaper_search import LeaperSearch
     from dtsn.experts.maze_search import MazeSearch
     from dtsn.experts.miner_search import MinerSearch
+    from dtsn.experts.plunder_aim import PlunderAim
 
     scripts: dict[str, Callable[[ProcgenOptions], BehaviourPolicy]] = {
         "bigfish": BigfishHunt,
@@ -40,6 +41,7 @@ def scripted_expert(options: ProcgenOptions) -> BehaviourPolicy:
         "leaper": LeaperSearch,
         "maze": MazeSearch,
         "miner": MinerSearch,
+        "plunder": PlunderAim,
     }
     if options.game not in scripts:
         raise UserError(

@@ -17,6 +17,7 @@ from dtsn.arrays import Bools, Bytes, Float32s, Float64s, Ints
 from dtsn.envs.procgen import ACTION_NAMES, FRAME_SHAPE, Policy, ProcgenOptions
 from dtsn.errors import UserError
 from dtsn.experts.behaviour import ExpertKind
+from dtsn.experts.pixels import pack_colours
 from dtsn.randomness import hashed_uniforms
 
 SIDE = FRAME_SHAPE[1]
@@ -109,8 +110,9 @@ class BigfishHunt:
 
         def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
             drawn = hashed_uniforms(seed, episodes, steps)
+            colours = pack_colours(frames).reshape(len(frames), -1)
             chosen = []
-            for pixels, episode, step, uniform in zip(pack(frames), episodes, steps, drawn, strict=True):
+            for pixels, episode, step, uniform in zip(colours, episodes, steps, drawn, strict=True):
                 if step == 0:
                     hunts[int(episode)] = Hunt(pixels)
                 chosen.append(hunts[int(episode)].action(pixels, uniform))
@@ -240,13 +242,6 @@ def _is_there(fish: Fish, own: Box) -> bool:
     box = fish.box
     eaten = fish.missing > 0 and box.overlap(own) > 0
     return fish.missing < MAX_MISSING and box.right > 0 and box.left < SIDE and not eaten
-
-
-def pack(frames: Bytes) -> Ints:
-    """Make one number of the colours of each pixel of frames ``[B, 3, 64, 64]``, ``[B, 4096]``."""
-    red, green, blue = frames.reshape(len(frames), 3, -1).astype(np.int64).transpose(1, 0, 2)
-    packed: Ints = red << 16 | green << 8 | blue
-    return packed
 
 
 def _kinds_by_colour() -> Ints:

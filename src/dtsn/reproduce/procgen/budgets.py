@@ -165,8 +165,8 @@ PROCGEN_BUDGETS = {
         },
         episodes=500,
         # Where completing a level takes a policy much better than one of this budget.
-        keep_all_episodes=("bossfight", "chaser", "dodgeball", "fruitbot", "plunder", "starpilot"),
-        scripted=("bigfish", "climber", "heist", "leaper", "maze", "miner"),
+        keep_all_episodes=("bossfight", "chaser", "dodgeball", "fruitbot", "starpilot"),
+        scripted=("bigfish", "climber", "heist", "leaper", "maze", "miner", "plunder"),
         ablated=("bigfish", "coinrun", "fruitbot", "starpilot"),
         start=_DAY_TRAIN_AT_FIRST,
         train=candidate(_DAY_TRAIN_AT_FIRST, "large"),  # the winner of `dtsn reproduce procgen --choose`
