@@ -1,12 +1,9 @@
 """Counter-based random numbers: what one episode draws never depends on the others of its batch."""
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
-from dtsn.arrays import Float32s, Float64s, Ints
-from dtsn.errors import UserError
+from dtsn.arrays import Float64s, Ints
 
 
 def hashed_integers(seeds: Ints, number: int, below: int) -> Ints:
@@ -31,17 +28,3 @@ def hashed_uniforms(seed: int, episodes: Ints, steps: Ints) -> Float64s:
     """Return a number in [0, 1) for each row ``[B]``, by (seed, episode, step) alone."""
     streams = hashed_integers(np.asarray(episodes), seed, 2**62)
     return hashed_integers(streams + steps, 0, 2**53) / 2**53
-
-
-def check_temperature(temperature: float | None) -> None:
-    """Refuse a temperature that no softmax can have; None is that of the best action."""
-    if temperature is not None and not 0 < temperature < math.inf:
-        raise UserError(f"temperature must be positive and finite, got {temperature}")
-
-
-def softmax_actions(q: Float32s, uniforms: Float32s, temperature: float) -> Ints:
-    """Draw actions ``[n]`` from softmax(q / temperature), ``q [n, A]``, by ``uniforms [n]`` in [0, 1)."""
-    weights = np.exp((q - q.max(1, keepdims=True)) / temperature)
-    bounds = weights.cumsum(1)
-    chosen: Ints = (bounds <= uniforms[:, None] * bounds[:, -1:]).sum(1)
-    return chosen

@@ -75,7 +75,7 @@ def _navigation(path: Path, results: int) -> None:
 
 def _procgen(path: Path, results: int) -> None:
     ProcgenCampaign(results=path.parents[results] / "procgen").check_record()
-    build_procgen_report(path.parents[results], path.parents[results] / "out/page.md")
+    build_procgen_report(path.parents[results], path.parents[results] / "out", "cpu")
 
 
 def _game24(path: Path) -> None:

@@ -13,8 +13,9 @@ from dtsn.arrays import Bools, Float32s, Ints
 from dtsn.envs.navigation import Levels, NavigationOptions, make_levels, observe, step
 from dtsn.errors import UserError
 from dtsn.evaluation.rows import NavigationRow
+from dtsn.evaluation.softmax import check_temperature, softmax_actions
 from dtsn.experts.value_iteration import optimal_steps
-from dtsn.randomness import check_temperature, hashed_integers, softmax_actions
+from dtsn.randomness import hashed_integers
 from dtsn.solvers.solver import Solver
 
 Progress = Callable[[int, int], None]  # called with (episodes ended, episodes in all)

@@ -10,7 +10,8 @@ import torch
 from dtsn.arrays import Bytes, Ints
 from dtsn.envs.procgen import Policy, ProcgenOptions, play_levels
 from dtsn.evaluation.rows import ProcgenRow
-from dtsn.randomness import check_temperature, hashed_integers, softmax_actions
+from dtsn.evaluation.softmax import check_temperature, softmax_actions
+from dtsn.randomness import hashed_integers
 from dtsn.solvers.solver import Solver
 
 Progress = Callable[[int, int], None]  # called with (episodes ended, episodes in all)

@@ -146,9 +146,7 @@ def _behind(settings: Mapping[str, Any], game: str, players: Set[str]) -> dict[s
         expert = settings.get("expert_overrides", {}).get(game) or settings.get("expert", {})
         known["expert"] = {} if known["scripted"] else {**expert, "game": game}
     if players - {"random", "expert"}:
-        names.append("episodes")
-        chosen = players & CONTENDERS.keys() and settings.get("start")
-        known["train"] = chosen or settings.get("train")
-        known["temperature"] = settings.get("temperature")
         known["keep_all"] = game in settings.get("keep_all_episodes", ())
+        known["temperature"] = settings.get("temperature")
+        names += ["episodes", "start" if players & CONTENDERS.keys() and settings.get("start") else "train"]
     return known | {name: settings[name] for name in names if name in settings}
