@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dtsn.envs.procgen import ACTION_NAMES, SPLITS, ProcgenOptions, load_envpool, play_levels
-from dtsn.experts.behaviour import scripted_expert
+from dtsn.envs.procgen import ACTION_NAMES, ProcgenOptions
 from dtsn.experts.bigfish_hunt import (
     ORANGE,
     OWN,
     PINK,
     RED,
     SIDE,
-    BigfishHunt,
     Box,
     Fish,
     Hunt,
@@ -91,40 +89,3 @@ def test_it_does_not_eat_where_it_would_be_eaten() -> None:
     assert not best_move(Swimmer(meal, 0.5, True), Swimmer(larger, 0.5, False)).startswith("LEFT")
     values = values_of_moves(OURS, 7.0, np.zeros(2), [Swimmer(Box(RED, 24, 24, 44, 44), 0.0, False)])
     assert values.max() < -10
-
-
-def test_it_eats_itself_large() -> None:
-    skip_without_envpool()
-    first = SPLITS["train"][0]
-    policy = scripted_expert(BIGFISH).policy(seed=0, at_once=16)
-    played = list(play_levels(BIGFISH, enumerate(range(first, first + 10)), policy, keep_frames=False))
-    assert np.mean([each.rewards.sum() for each in played]) > 20  # random actions: 0.9
-    assert np.mean([each.complete for each in played]) > 0.5
-
-
-def test_an_episode_does_not_depend_on_the_others() -> None:
-    skip_without_envpool()
-    first = SPLITS["train"][0]
-    levels = list(enumerate(range(first, first + 3)))
-
-    def actions(chosen: list[tuple[int, int]], at_once: int) -> dict[int, list[int]]:
-        policy = BigfishHunt(BIGFISH).policy(seed=3, at_once=at_once)
-        played = play_levels(BIGFISH, chosen, policy, at_once=at_once, keep_frames=False)
-        return {each.number: each.actions.tolist() for each in played}
-
-    together = actions(levels, at_once=3)
-    assert together == actions(levels[::-1], at_once=1)
-
-
-def skip_without_envpool() -> None:
-    try:
-        load_envpool()
-    except ImportError as error:
-        pytest.skip(str(error))
-
-
-def test_other_modes_and_games_have_no_script() -> None:
-    with pytest.raises(ValueError, match="bigfish in mode easy, got bigfish in mode hard"):
-        BigfishHunt(ProcgenOptions("bigfish", "hard"))
-    with pytest.raises(ValueError, match="bigfish in mode easy, got maze in mode easy"):
-        BigfishHunt(ProcgenOptions("maze", "easy"))

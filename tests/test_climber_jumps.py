@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dtsn.envs.procgen import ACTION_NAMES, SPLITS, ProcgenOptions, load_envpool, play_levels
-from dtsn.experts.behaviour import scripted_expert
+from dtsn.envs.procgen import ACTION_NAMES, ProcgenOptions
 from dtsn.experts.climber_jumps import (
     BELOW,
     EYE,
@@ -15,7 +14,6 @@ from dtsn.experts.climber_jumps import (
     WIDTH,
     Climb,
     Climber,
-    ClimberJumps,
     Shaft,
     advance,
     find_enemies,
@@ -121,40 +119,3 @@ def test_it_waits_for_an_enemy_to_leave() -> None:
     watched = [*ledges[:3], " e", *ledges[4:]]
     assert climbed(watched, climb, steps=40).y == 1.5
     assert climbed(ledges, climb, steps=40).y == 5.5
-
-
-def test_it_completes_nearly_all_levels() -> None:
-    skip_without_envpool()
-    first = SPLITS["train"][0]
-    policy = scripted_expert(CLIMBER).policy(seed=0, at_once=16)
-    played = list(play_levels(CLIMBER, enumerate(range(first, first + 10)), policy, keep_frames=False))
-    assert np.mean([each.rewards.sum() for each in played]) > 11  # random actions: 2.4
-    assert np.mean([each.complete for each in played]) > 0.8
-
-
-def test_an_episode_does_not_depend_on_the_others() -> None:
-    skip_without_envpool()
-    first = SPLITS["train"][0]
-    levels = list(enumerate(range(first, first + 4)))
-
-    def actions(chosen: list[tuple[int, int]], at_once: int) -> dict[int, list[int]]:
-        policy = ClimberJumps(CLIMBER).policy(seed=3, at_once=at_once)
-        played = play_levels(CLIMBER, chosen, policy, at_once=at_once, keep_frames=False)
-        return {each.number: each.actions.tolist() for each in played}
-
-    together = actions(levels, at_once=4)
-    assert together == actions(levels[::-1], at_once=1)
-
-
-def skip_without_envpool() -> None:
-    try:
-        load_envpool()
-    except ImportError as error:
-        pytest.skip(str(error))
-
-
-def test_other_modes_and_games_have_no_script() -> None:
-    with pytest.raises(ValueError, match="climber in mode easy, got climber in mode hard"):
-        ClimberJumps(ProcgenOptions("climber", "hard"))
-    with pytest.raises(ValueError, match="climber in mode easy, got maze in mode easy"):
-        ClimberJumps(ProcgenOptions("maze", "easy"))

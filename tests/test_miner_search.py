@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from dtsn.envs.procgen import ACTION_NAMES, SPLITS, ProcgenOptions, load_envpool, play_levels
-from dtsn.experts.behaviour import scripted_expert
+from dtsn.envs.procgen import ACTION_NAMES, ProcgenOptions
 from dtsn.experts.miner_search import (
     CELLS,
     WIDTH,
     Mine,
-    MinerSearch,
     foresee,
     read_mine,
     safe_actions,
@@ -99,40 +96,3 @@ def test_the_way_takes_all_diamonds_before_the_exit() -> None:
     assert state.alive
     assert state.diamonds() == ()
     assert places[-1] == way_out
-
-
-def test_it_completes_nearly_all_levels() -> None:
-    skip_without_envpool()
-    first = SPLITS["train"][0]
-    policy = scripted_expert(MINER).policy(seed=0, at_once=16)
-    played = list(play_levels(MINER, enumerate(range(first, first + 10)), policy, keep_frames=False))
-    assert np.mean([each.rewards.sum() for each in played]) > 11  # random actions: 1.5
-    assert np.mean([each.complete for each in played]) > 0.8
-
-
-def test_an_episode_does_not_depend_on_the_others() -> None:
-    skip_without_envpool()
-    first = SPLITS["train"][0]
-    levels = list(enumerate(range(first, first + 4)))
-
-    def actions(chosen: list[tuple[int, int]], at_once: int) -> dict[int, list[int]]:
-        policy = MinerSearch(MINER).policy(seed=3, at_once=at_once)
-        played = play_levels(MINER, chosen, policy, at_once=at_once, keep_frames=False)
-        return {each.number: each.actions.tolist() for each in played}
-
-    together = actions(levels, at_once=4)
-    assert together == actions(levels[::-1], at_once=1)
-
-
-def skip_without_envpool() -> None:
-    try:
-        load_envpool()
-    except ImportError as error:
-        pytest.skip(str(error))
-
-
-def test_other_modes_and_games_have_no_script() -> None:
-    with pytest.raises(ValueError, match="miner in mode easy, got miner in mode hard"):
-        MinerSearch(ProcgenOptions("miner", "hard"))
-    with pytest.raises(ValueError, match="miner in mode easy, got maze in mode easy"):
-        MinerSearch(ProcgenOptions("maze", "easy"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dtsn.envs.procgen import ACTION_NAMES, SPLITS, ProcgenOptions, load_envpool, play_levels
-from dtsn.experts.behaviour import scripted_expert
+from dtsn.envs.procgen import ACTION_NAMES, ProcgenOptions
 from dtsn.experts.plunder_aim import (
     FIRE,
     FLIGHT,
@@ -16,7 +15,6 @@ from dtsn.experts.plunder_aim import (
     SAILS,
     SIDE,
     Lane,
-    PlunderAim,
     Raid,
     Ship,
     are_good,
@@ -101,40 +99,3 @@ def test_it_goes_to_where_it_can_fire() -> None:
     for lane in raid.lanes:
         lane.speed = 1e-9
     assert ACTION_NAMES[raid.action(drawn(30, (1, 45, TARGET)), 0, uniform=0.5)] == "RIGHT"
-
-
-def test_it_hits_nearly_all_ships_it_needs() -> None:
-    skip_without_envpool()
-    first = SPLITS["train"][0]
-    policy = scripted_expert(PLUNDER).policy(seed=0, at_once=16)
-    played = list(play_levels(PLUNDER, enumerate(range(first, first + 6)), policy, keep_frames=False))
-    assert np.mean([each.rewards.sum() for each in played]) > 20  # random actions: 4
-    assert np.mean([each.complete for each in played]) > 0.5
-
-
-def test_an_episode_does_not_depend_on_the_others() -> None:
-    skip_without_envpool()
-    first = SPLITS["train"][0]
-    levels = list(enumerate(range(first, first + 2)))
-
-    def actions(chosen: list[tuple[int, int]], at_once: int) -> dict[int, list[int]]:
-        policy = PlunderAim(PLUNDER).policy(seed=3, at_once=at_once)
-        played = play_levels(PLUNDER, chosen, policy, at_once=at_once, keep_frames=False)
-        return {each.number: each.actions.tolist() for each in played}
-
-    together = actions(levels, at_once=2)
-    assert together == actions(levels[::-1], at_once=1)
-
-
-def skip_without_envpool() -> None:
-    try:
-        load_envpool()
-    except ImportError as error:
-        pytest.skip(str(error))
-
-
-def test_other_modes_and_games_have_no_script() -> None:
-    with pytest.raises(ValueError, match="plunder in mode easy, got plunder in mode hard"):
-        PlunderAim(ProcgenOptions("plunder", "hard"))
-    with pytest.raises(ValueError, match="plunder in mode easy, got maze in mode easy"):
-        PlunderAim(ProcgenOptions("maze", "easy"))

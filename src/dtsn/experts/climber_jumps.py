@@ -20,6 +20,7 @@ from dtsn.arrays import Bytes, Ints
 from dtsn.envs.procgen import ACTION_NAMES, NUM_ACTIONS, Policy, ProcgenOptions
 from dtsn.errors import UserError
 from dtsn.experts.behaviour import ExpertKind
+from dtsn.experts.pixels import pack_colours
 from dtsn.randomness import hashed_uniforms
 
 WIDTH, HEIGHT = 16, 64  # cells of the shaft, with its walls
@@ -213,9 +214,7 @@ class Climb:
 
 def read_cells(frame: Bytes) -> Ints:
     """Cut a frame ``[3, 64, 64]`` into cells ``[16, 16, 4, 4]`` of packed colours, from the bottom row up."""
-    red, green, blue = frame.astype(np.int64)
-    packed = red << 16 | green << 8 | blue
-    cells: Ints = packed.reshape(SHOWN, SIZE, WIDTH, SIZE).transpose(0, 2, 1, 3)[::-1]
+    cells: Ints = pack_colours(frame[None]).reshape(SHOWN, SIZE, WIDTH, SIZE).transpose(0, 2, 1, 3)[::-1]
     return cells
 
 
