@@ -93,8 +93,9 @@ def collect_procgen(
     """
     from dtsn.envs.procgen import ProcgenOptions
     from dtsn.experts import collect as collection
-    from dtsn.experts.behaviour import BehaviourPolicy, scripted_expert
+    from dtsn.experts.behaviour import BehaviourPolicy
     from dtsn.experts.ppg_policy import load_expert
+    from dtsn.experts.scripted import ScriptedExpert
 
     prepare(threads)
     options = ProcgenOptions(game, mode)
@@ -108,7 +109,7 @@ def collect_procgen(
     if policy == "expert":
         player = load_expert(folder, pick_device(device))
     elif policy == "scripted":
-        player = scripted_expert(options)
+        player = ScriptedExpert(options)
     with progress(f"collecting {episodes} {game} episodes") as update:
         try:
             collection.collect_procgen(

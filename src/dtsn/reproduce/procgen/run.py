@@ -23,9 +23,10 @@ from dtsn.errors import UserError
 from dtsn.evaluation.procgen import GAMES_AT_ONCE, evaluate_procgen, solver_policy
 from dtsn.evaluation.rows import write_rows
 from dtsn.experts import ppg
-from dtsn.experts.behaviour import BehaviourPolicy, scripted_expert
+from dtsn.experts.behaviour import BehaviourPolicy
 from dtsn.experts.collect import collect_procgen, random_policy
 from dtsn.experts.ppg_policy import export_expert, load_expert
+from dtsn.experts.scripted import ScriptedExpert
 from dtsn.processes import prepare
 from dtsn.reproduce.cost import probe, probe_expert
 from dtsn.reproduce.jobs import Executor, Job
@@ -91,7 +92,7 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
 def behaviour_policy(campaign: ProcgenCampaign, game: str) -> BehaviourPolicy:
     """Return the behaviour policy of a game: scripted, kept from an earlier run, or trained now."""
     if game in campaign.settings.scripted:
-        return scripted_expert(ProcgenOptions(game, campaign.settings.mode))
+        return ScriptedExpert(ProcgenOptions(game, campaign.settings.mode))
     kept = campaign.expert_path(game)
     if not kept.exists():
         export_expert(train_expert(campaign, game), kept)

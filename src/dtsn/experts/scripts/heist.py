@@ -1,23 +1,18 @@
 """A scripted expert for Procgen's heist: breadth-first search on pixels, key by key, to the gem.
 
-It sees no more than a policy does: frames. Walls, keys, locks and the gem are read off the first frame of an
-episode, the thief's place off every frame. A key is held once the thief has been in its cell; it opens the
-locks of its colour.
+Walls, keys, locks and the gem are read off the first frame of an episode, the thief's place off every frame.
+A key is held once the thief has been in its cell; it opens the locks of its colour.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from dtsn.arrays import Bools, Bytes, Ints
-from dtsn.envs.procgen import ACTION_NAMES, NUM_ACTIONS, Policy, ProcgenOptions
-from dtsn.errors import UserError
-from dtsn.experts.behaviour import ExpertKind
-from dtsn.randomness import hashed_uniforms
+from dtsn.envs.procgen import ACTION_NAMES, NUM_ACTIONS
 
 CELLS = 9  # of a side of the frame, in mode easy
 WALL_COLOURS = np.array([(177, 192, 193), (187, 203, 204), (197, 209, 210)])
@@ -37,46 +32,17 @@ STEPS = {
     for number, name in enumerate(ACTION_NAMES[:9])
 }
 RANDOM_MOVES = 0.1  # share of moves that are drawn: data with nothing but shortest ways show no way back
+DESCRIPTION = {"script": "breadth-first search on pixels", "random_moves": RANDOM_MOVES}
 
 Cell = tuple[int, int]  # row and column
 
 
-class HeistSearch:
-    """Shortest ways to the nearest key or the gem, with a tenth of random moves."""
-
-    kind: ExpertKind = "scripted"
-
-    def __init__(self, options: ProcgenOptions) -> None:
-        if (options.game, options.mode) != ("heist", "easy"):
-            raise UserError(f"options must be heist in mode easy, got {options.game} in mode {options.mode}")
-        self.options = options
-
-    def description(self) -> dict[str, Any]:
-        """Return what tells this policy from others, to be kept with its data."""
-        return {"script": "breadth-first search on pixels", "random_moves": RANDOM_MOVES}
-
-    def policy(self, seed: int, at_once: int) -> Policy:
-        """Make a policy by (seed, episode, step) alone; an episode must be played from its first frame on."""
-        heists: dict[int, Heist] = {}
-
-        def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
-            drawn = hashed_uniforms(seed, episodes, steps)
-            chosen = []
-            for frame, episode, step, uniform in zip(frames, episodes, steps, drawn, strict=True):
-                if step == 0:
-                    heists[int(episode)] = read_heist(frame)
-                action = heists[int(episode)].action(frame)
-                if uniform < RANDOM_MOVES:
-                    action = int(uniform / RANDOM_MOVES * NUM_ACTIONS)
-                chosen.append(action)
-            return np.array(chosen)
-
-        return act
-
-
 @dataclass
 class Heist:
-    """An episode that is going on: what its first frame showed, and the keys that were taken since."""
+    """Shortest ways to the nearest key or the gem, with a tenth of random moves.
+
+    It knows what the first frame showed, and the keys that were taken since.
+    """
 
     free: Bools  # [9, 9] no wall
     gem: Cell
@@ -85,8 +51,8 @@ class Heist:
     place: tuple[float, float] = (0.0, 0.0)  # of the thief, in pixels
     held: set[int] = field(default_factory=set)
 
-    def action(self, frame: Bytes) -> int:
-        """Return the action that leads to the next cell of the way."""
+    def action(self, frame: Bytes, uniform: float) -> int:
+        """Return the action that leads to the next cell of the way, or a random one."""
         size = frame.shape[1] / CELLS
         white = np.argwhere(frame.min(0) > WHITE) + 0.5  # [n, 2]
         white = white[((white / size).astype(int) != self.gem).any(1)]  # the gem glitters
@@ -98,6 +64,8 @@ class Heist:
         down, right = (
             (cell + 0.5) * size - place for cell, place in zip(self._next(here), self.place, strict=True)
         )
+        if uniform < RANDOM_MOVES:
+            return int(uniform / RANDOM_MOVES * NUM_ACTIONS)
         return STEPS[_sign(down), _sign(right)]
 
     def _cell(self, place: tuple[float, float], size: float) -> Cell:

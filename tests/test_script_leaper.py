@@ -1,13 +1,10 @@
-"""The scripted expert of leaper: what it reads off frames, the ways that it finds, its arrivals."""
+"""The scripted expert of leaper: what it reads off frames, the ways that it finds."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from dtsn.envs.procgen import SPLITS, ProcgenOptions, load_envpool, play_levels
-from dtsn.experts.behaviour import scripted_expert
-from dtsn.experts.leaper_search import (
+from dtsn.experts.scripts.leaper import (
     DOWN,
     FINISH,
     HOP,
@@ -21,7 +18,6 @@ from dtsn.experts.leaper_search import (
     UP,
     WATER,
     LaneKind,
-    LeaperSearch,
     Traffic,
     find_frog,
     kinds_of_lanes,
@@ -30,7 +26,6 @@ from dtsn.experts.leaper_search import (
     things_on_lanes,
 )
 
-LEAPER = ProcgenOptions("leaper", "easy")
 KINDS: list[LaneKind] = ["ground", "road", "road", "ground", "water", "water", "finish", "ground", "ground"]
 
 
@@ -114,19 +109,3 @@ def test_it_waits_for_a_gap_and_walks_to_a_log() -> None:
     logs[4, 40:50] = logs[5, 40:50] = True
     assert quickest(Traffic(KINDS, logs, [0.0] * LANES), 3, 30.0) == RIGHT
     assert lives(logs, [0.0] * LANES, 3, 30.0)[-3:] == [4, 5, 6]
-
-
-def test_it_completes_most_levels() -> None:
-    try:
-        load_envpool()
-    except ImportError as error:
-        pytest.skip(str(error))
-    first = SPLITS["train"][0]
-    policy = scripted_expert(LEAPER).policy(seed=0, at_once=16)
-    played = list(play_levels(LEAPER, enumerate(range(first, first + 4)), policy, keep_frames=False))
-    assert np.mean([each.complete for each in played]) > 0.5  # random actions: 0.28
-
-
-def test_other_modes_have_no_script() -> None:
-    with pytest.raises(ValueError, match="leaper in mode easy, got leaper in mode hard"):
-        LeaperSearch(ProcgenOptions("leaper", "hard"))

@@ -1,24 +1,21 @@
 """A scripted expert for Procgen's bigfish: it follows all fish on the pixels and hunts the smaller ones.
 
-It sees no more than a policy does: frames. The first one shows the water and its own fish alone, so what
-looks different later is fish. They keep their row, width and speed, which tells where they will be. Of many
-ways for its own fish it takes the one with most meals on which it meets no larger fish.
+The first frame shows the water and its own fish alone, so what looks different later is fish. They keep their
+row, width and speed, which tells where they will be. Of many ways for its own fish it takes the one with most
+meals on which it meets no larger fish.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dtsn.arrays import Bools, Bytes, Float32s, Float64s, Ints
-from dtsn.envs.procgen import ACTION_NAMES, FRAME_SHAPE, Policy, ProcgenOptions
-from dtsn.errors import UserError
-from dtsn.experts.behaviour import ExpertKind
-from dtsn.experts.pixels import pack_colours
-from dtsn.randomness import hashed_uniforms
+from dtsn.envs.procgen import ACTION_NAMES, FRAME_SHAPE
+from dtsn.experts.scripts.pixels import pack_colours
 
 SIDE = FRAME_SHAPE[1]
 UNIT = SIDE / 20  # pixels of the game's unit of length
@@ -51,6 +48,7 @@ DEATH, DELAY = 20.0, 0.97  # what it costs, in meals, and what is left of that f
 BORDERS = 0.6, 0.3  # what it costs to be at the sides, where fish come into view, and at the top or bottom
 WALLS = 1.0  # what it costs to touch them: a fish that grows there is stuck
 RANDOM_MOVES = 0.1  # share of moves that are drawn, from those that cost less than a meal
+DESCRIPTION = {"script": "foresight on pixels", "random_moves": RANDOM_MOVES}
 
 # What actions do to the own fish: to the right, and downwards. Letters do nothing.
 MOVES = np.array(
@@ -86,39 +84,6 @@ class Swimmer(NamedTuple):
     box: Box
     speed: float  # pixels a step, to the right
     meal: bool
-
-
-class BigfishHunt:
-    """Ways that meet smaller fish and no larger ones, with a tenth of random moves."""
-
-    kind: ExpertKind = "scripted"
-
-    def __init__(self, options: ProcgenOptions) -> None:
-        if (options.game, options.mode) != ("bigfish", "easy"):
-            raise UserError(
-                f"options must be bigfish in mode easy, got {options.game} in mode {options.mode}"
-            )
-        self.options = options
-
-    def description(self) -> dict[str, Any]:
-        """Return what tells this policy from others, to be kept with its data."""
-        return {"script": "foresight on pixels", "random_moves": RANDOM_MOVES}
-
-    def policy(self, seed: int, at_once: int) -> Policy:
-        """Make a policy by (seed, episode, step) alone; an episode must be played from its first frame on."""
-        hunts: dict[int, Hunt] = {}
-
-        def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
-            drawn = hashed_uniforms(seed, episodes, steps)
-            colours = pack_colours(frames).reshape(len(frames), -1)
-            chosen = []
-            for pixels, episode, step, uniform in zip(colours, episodes, steps, drawn, strict=True):
-                if step == 0:
-                    hunts[int(episode)] = Hunt(pixels)
-                chosen.append(hunts[int(episode)].action(pixels, uniform))
-            return np.array(chosen)
-
-        return act
 
 
 @dataclass
@@ -180,18 +145,22 @@ class Fish:
 
 
 class Hunt:
-    """An episode that is going on: the water, the own fish and the others."""
+    """Ways that meet smaller fish and no larger ones, with a tenth of random moves.
 
-    def __init__(self, pixels: Ints) -> None:
-        """Begin with the first frame's colours ``[4096]``."""
+    It knows the water, the own fish and the others.
+    """
+
+    def __init__(self, frame: Bytes) -> None:
+        pixels = pack_colours(frame).ravel()  # [4096]
         own = find_own(*find_fish(pixels, np.full_like(pixels, UNKNOWN)))
         self.water = np.where(is_inside(own.wider()), UNKNOWN, pixels)
         self.size = 2 * UNIT
         self.speed = np.zeros(2)
         self.fish: list[Fish] = []
 
-    def action(self, pixels: Ints, uniform: float) -> int:
-        """Return the next action, by a frame's colours ``[4096]``."""
+    def action(self, frame: Bytes, uniform: float) -> int:
+        """Return the move that is worth most, or a random one that costs less than a meal."""
+        pixels = pack_colours(frame).ravel()  # [4096]
         places, kinds = find_fish(pixels, self.water)
         own = find_own(places, kinds)
         self.size += GROWTH * ((own.right - own.left + own.bottom - own.top) / 2 - self.size)

@@ -1,11 +1,11 @@
-"""The scripted expert of miner: what it reads off a frame, the falls it foresees, its ways, its score."""
+"""The scripted expert of miner: what it reads off a frame, the falls it foresees, its ways."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from dtsn.envs.procgen import ACTION_NAMES, ProcgenOptions
-from dtsn.experts.miner_search import (
+from dtsn.envs.procgen import ACTION_NAMES
+from dtsn.experts.scripts.miner import (
     CELLS,
     WIDTH,
     Mine,
@@ -15,7 +15,6 @@ from dtsn.experts.miner_search import (
     search,
 )
 
-MINER = ProcgenOptions("miner", "easy")
 SIGNS = ".:#ODod"  # empty, dirt, wall, boulder, diamond, falling boulder, falling diamond
 LEFT, RIGHT, UP, DOWN, STAY = -1, 1, WIDTH, -WIDTH, 0
 

@@ -1,7 +1,7 @@
 """A scripted expert for Procgen's climber: jumps from ledge to ledge that are tried in a simulation first.
 
-It sees no more than a policy does: frames, of 16 x 16 cells. It reads them when the climber stands, since a
-cell then fills 4 x 4 pixels. Where the climber is follows from its actions.
+A frame shows 16 x 16 cells. It is read when the climber stands, since a cell then fills 4 x 4 pixels. Where
+the climber is follows from its actions.
 
 A row has one ledge at most, which begins beside the column where one has to jump from the ledge below it.
 Enemies drift to and fro between ledges and kill, but never touch one who stands or walks.
@@ -12,16 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil, floor, hypot
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dtsn.arrays import Bytes, Ints
-from dtsn.envs.procgen import ACTION_NAMES, NUM_ACTIONS, Policy, ProcgenOptions
-from dtsn.errors import UserError
-from dtsn.experts.behaviour import ExpertKind
-from dtsn.experts.pixels import pack_colours
-from dtsn.randomness import hashed_uniforms
+from dtsn.envs.procgen import ACTION_NAMES, NUM_ACTIONS
+from dtsn.experts.scripts.pixels import pack_colours
 
 WIDTH, HEIGHT = 16, 64  # cells of the shaft, with its walls
 SHOWN, BELOW, SIZE = 16, 2, 4  # rows in a frame, those of them below the climber, and pixels of a cell's side
@@ -42,6 +39,7 @@ LATEST = 8  # steps after the take-off by which the climber heads for the ledge
 LONGEST = 60  # steps in the air, from the top of the shaft to its floor
 NEAR = 0.3  # how far from its place a jump may begin: walks end within a quarter of a cell
 RANDOM_MOVES = 0.1  # share of moves on the ground that are drawn, so that data show more than one way
+DESCRIPTION = {"script": "simulated jumps on pixels", "random_moves": RANDOM_MOVES}
 
 # What an action does: to which side it heads, and whether it jumps.
 MOVES = [(("RIGHT" in name) - ("LEFT" in name), "UP" in name) for name in ACTION_NAMES]
@@ -67,38 +65,6 @@ class Flight(NamedTuple):
 
     actions: list[int]
     path: list[Climber]
-
-
-class ClimberJumps:
-    """Upwards ledge by ledge, to every star on the way, with a tenth of random moves on the ground."""
-
-    kind: ExpertKind = "scripted"
-
-    def __init__(self, options: ProcgenOptions) -> None:
-        if (options.game, options.mode) != ("climber", "easy"):
-            raise UserError(
-                f"options must be climber in mode easy, got {options.game} in mode {options.mode}"
-            )
-        self.options = options
-
-    def description(self) -> dict[str, Any]:
-        """Return what tells this policy from others, to be kept with its data."""
-        return {"script": "simulated jumps on pixels", "random_moves": RANDOM_MOVES}
-
-    def policy(self, seed: int, at_once: int) -> Policy:
-        """Make a policy by (seed, episode, step) alone; an episode must be played from its first frame on."""
-        climbs: dict[int, Climb] = {}
-
-        def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
-            drawn = hashed_uniforms(seed, episodes, steps)
-            chosen = []
-            for frame, episode, step, uniform in zip(frames, episodes, steps, drawn, strict=True):
-                if step == 0:
-                    climbs[int(episode)] = Climb()
-                chosen.append(climbs[int(episode)].action(frame, uniform))
-            return np.array(chosen)
-
-        return act
 
 
 class Shaft:
@@ -135,7 +101,10 @@ class Shaft:
 
 @dataclass
 class Climb:
-    """An episode that is going on: what was seen of the shaft, and where the climber is by its actions."""
+    """Upwards ledge by ledge, to every star on the way, with a tenth of random moves on the ground.
+
+    It knows what was seen of the shaft, and where the climber is by its actions.
+    """
 
     shaft: Shaft = field(default_factory=Shaft)
     stars: set[Cell] = field(default_factory=set)
@@ -214,7 +183,7 @@ class Climb:
 
 def read_cells(frame: Bytes) -> Ints:
     """Cut a frame ``[3, 64, 64]`` into cells ``[16, 16, 4, 4]`` of packed colours, from the bottom row up."""
-    cells: Ints = pack_colours(frame[None]).reshape(SHOWN, SIZE, WIDTH, SIZE).transpose(0, 2, 1, 3)[::-1]
+    cells: Ints = pack_colours(frame).reshape(SHOWN, SIZE, WIDTH, SIZE).transpose(0, 2, 1, 3)[::-1]
     return cells
 
 

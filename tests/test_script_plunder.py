@@ -1,12 +1,12 @@
-"""The scripted expert of plunder: the ships it sees, the speeds it measures, its shots and its score."""
+"""The scripted expert of plunder: the ships it sees, the speeds it measures, its shots."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from dtsn.envs.procgen import ACTION_NAMES, ProcgenOptions
-from dtsn.experts.plunder_aim import (
+from dtsn.envs.procgen import ACTION_NAMES
+from dtsn.experts.scripts.plunder import (
     FIRE,
     FLIGHT,
     HULLS,
@@ -23,7 +23,6 @@ from dtsn.experts.plunder_aim import (
     kind_of_ship,
 )
 
-PLUNDER = ProcgenOptions("plunder", "easy")
 WATER, TARGET, FRIEND = 0x1040C0, 2, 4
 STILL = [0.0] * len(ROWS)
 
@@ -36,6 +35,11 @@ def drawn(own: int, *ships: tuple[int, int, int]) -> np.ndarray:
     for lane, left, kind in ships:
         picture[ROWS[lane] - 1 : ROWS[lane] + 3, max(left, 0) : left + 10] = SAILS[kind, 0]
     return picture
+
+
+def framed(picture: np.ndarray) -> np.ndarray:
+    """The frame ``[3, 64, 64]`` with such colours."""
+    return np.stack([picture >> 16, picture >> 8 & 255, picture & 255]).astype(np.uint8)
 
 
 def test_ships_are_found_with_their_lanes_and_kinds() -> None:
@@ -85,17 +89,17 @@ def test_it_aims_ahead_of_a_ship() -> None:
 
 
 def test_it_fires_once_at_a_ship_and_never_at_its_own_kind() -> None:
-    raid = Raid(drawn(40))
-    ship = drawn(40, (1, 35, TARGET))
+    raid = Raid(framed(drawn(40)))
+    ship = framed(drawn(40, (1, 35, TARGET)))
     raid.lanes[1].speed = 1e-9
-    actions = [raid.action(ship, step, uniform=0.5) for step in range(10)]
+    actions = [raid.action(ship, uniform=0.5) for _ in range(10)]
     assert actions.count(FIRE) == 1
-    raid = Raid(drawn(40))
-    assert raid.action(drawn(40, (1, 20, FRIEND)), 0, uniform=0.5) != FIRE
+    raid = Raid(framed(drawn(40)))
+    assert raid.action(framed(drawn(40, (1, 20, FRIEND))), uniform=0.5) != FIRE
 
 
 def test_it_goes_to_where_it_can_fire() -> None:
-    raid = Raid(drawn(30))
+    raid = Raid(framed(drawn(30)))
     for lane in raid.lanes:
         lane.speed = 1e-9
-    assert ACTION_NAMES[raid.action(drawn(30, (1, 45, TARGET)), 0, uniform=0.5)] == "RIGHT"
+    assert ACTION_NAMES[raid.action(framed(drawn(30, (1, 45, TARGET))), uniform=0.5)] == "RIGHT"

@@ -1,9 +1,8 @@
 """A scripted expert for Procgen's leaper: a search in space and time on what the pixels show.
 
-It stands in for a learned behaviour policy where learning is too slow for a small machine. It sees no more
-than a policy does: frames. It first stands still, and from how the pixels of each lane have moved it learns
-how fast the lane's cars or logs drive. Then it looks for the quickest way to the next safe ground, assuming
-that they drive on like that, and looks again after every hop.
+It first stands still, and from how the pixels of each lane have moved it learns how fast the lane's cars or
+logs drive. Then it looks for the quickest way to the next safe ground, assuming that they drive on like that,
+and looks again after every hop.
 
 The frame shows nine lanes. A hop takes ``HOP`` frames, of which the first two move the frog by a lane.
 """
@@ -11,17 +10,13 @@ The frame shows nine lanes. A hop takes ``HOP`` frames, of which the first two m
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from dtsn.arrays import Bools, Bytes, Ints
-from dtsn.envs.procgen import ACTION_NAMES, Policy, ProcgenOptions
-from dtsn.errors import UserError
-from dtsn.experts.behaviour import ExpertKind
-from dtsn.randomness import hashed_uniforms
+from dtsn.arrays import Bools, Bytes
+from dtsn.envs.procgen import ACTION_NAMES
 
 LANES, SIDE = 9, 64
 SIZE = SIDE / LANES  # pixels of a lane
@@ -34,6 +29,7 @@ ROOM = {"road": 4, "water": 1}  # pixels to either side of the frog that must be
 HORIZON = 60  # frames to plan for
 GRAIN = 3  # pixels: ways that meet as closely as this, at the same time, are one
 RANDOM_HOPS = 0.1  # share of hops on safe ground that are drawn, so that data show more than one way
+DESCRIPTION = {"script": "search in space and time on pixels", "random_hops": RANDOM_HOPS}
 
 STAY, UP, DOWN, LEFT, RIGHT = (ACTION_NAMES.index(name) for name in ("NOOP", "UP", "DOWN", "LEFT", "RIGHT"))
 MOVES = {UP: (1, 0.0), DOWN: (-1, 0.0), LEFT: (0, -SIZE), RIGHT: (0, SIZE)}  # (lanes, pixels)
@@ -43,56 +39,24 @@ WATER, ROAD, FINISH = (156, 213, 226), (87, 87, 87), (223, 223, 231)
 COLOURS: dict[LaneKind, tuple[int, int, int]] = {"water": WATER, "road": ROAD, "finish": FINISH}
 
 
-class LeaperSearch:
+class Crossing:
     """The quickest way across that hits no car and misses no log."""
 
-    kind: ExpertKind = "scripted"
+    def __init__(self, frame: Bytes) -> None:
+        self.kinds = kinds_of_lanes(frame)
+        self.seen: deque[Bools] = deque(maxlen=2 * WATCH + 1)  # things [9, 64]
+        self.speeds = [0.0] * LANES  # in pixels a frame
+        self.lane = 0
+        self.held = STAY  # the action while the frog is in the air, where it changes nothing
+        self.waiting = WATCH  # frames until the next decision
 
-    def __init__(self, options: ProcgenOptions) -> None:
-        if (options.game, options.mode) != ("leaper", "easy"):
-            raise UserError(f"options must be leaper in mode easy, got {options.game} in mode {options.mode}")
-        self.options = options
-
-    def description(self) -> dict[str, Any]:
-        """Return what tells this policy from others, to be kept with its data."""
-        return {"script": "search in space and time on pixels", "random_hops": RANDOM_HOPS}
-
-    def policy(self, seed: int, at_once: int) -> Policy:
-        """Make a policy by (seed, episode, step) alone; an episode must be played from its first frame on."""
-        crossings: dict[int, _Crossing] = {}
-
-        def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
-            for row in np.flatnonzero(steps == 0):
-                crossings[int(episodes[row])] = _Crossing(kinds_of_lanes(frames[row]))
-            drawn = hashed_uniforms(seed, episodes, steps)
-            return np.array(
-                [
-                    crossings[int(each)].step(frame, u)
-                    for each, frame, u in zip(episodes, frames, drawn, strict=True)
-                ]
-            )
-
-        return act
-
-
-@dataclass
-class _Crossing:
-    """An episode that is going on."""
-
-    kinds: list[LaneKind]
-    seen: deque[Bools] = field(default_factory=lambda: deque(maxlen=2 * WATCH + 1))  # things [9, 64]
-    speeds: list[float] = field(default_factory=lambda: [0.0] * LANES)  # in pixels a frame
-    lane: int = 0
-    action: int = STAY  # held while the frog is in the air, where it changes nothing
-    waiting: int = WATCH  # frames until the next decision
-
-    def step(self, frame: Bytes, uniform: float) -> int:
-        """Return the next action."""
+    def action(self, frame: Bytes, uniform: float) -> int:
+        """Return the next action; on safe ground, a tenth of the hops are drawn."""
         things = things_on_lanes(frame, self.kinds)
         self.seen.append(things)
         if self.waiting:
             self.waiting -= 1
-            return self.action
+            return self.held
         self.speeds = measure_speeds(self.seen[0], things, len(self.seen) - 1, self.speeds)
         self.lane, x = find_frog(frame, self.lane)
         things = things.copy()
@@ -101,7 +65,7 @@ class _Crossing:
         action = quickest(Traffic(self.kinds, things, self.speeds), self.lane, x)
         if self.kinds[self.lane] == "ground" and uniform < RANDOM_HOPS:
             action = LEFT if uniform < RANDOM_HOPS / 2 else RIGHT
-        self.action, self.waiting = action, (WAIT if action == STAY else HOP) - 1
+        self.held, self.waiting = action, (WAIT if action == STAY else HOP) - 1
         return action
 
 

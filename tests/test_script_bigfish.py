@@ -1,12 +1,12 @@
-"""The scripted expert of bigfish: the fish it sees and follows, the moves it values, its score."""
+"""The scripted expert of bigfish: the fish it sees and follows, the moves it values."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from dtsn.envs.procgen import ACTION_NAMES, ProcgenOptions
-from dtsn.experts.bigfish_hunt import (
+from dtsn.envs.procgen import ACTION_NAMES
+from dtsn.experts.scripts.bigfish import (
     ORANGE,
     OWN,
     PINK,
@@ -21,29 +21,33 @@ from dtsn.experts.bigfish_hunt import (
     find_own,
     values_of_moves,
 )
-from dtsn.experts.pixels import pack_colours
+from dtsn.experts.scripts.pixels import pack_colours
 
-BIGFISH = ProcgenOptions("bigfish", "easy")
 COLOURS = {OWN: (44, 198, 109), PINK: (229, 153, 238), RED: (231, 76, 60), ORANGE: (255, 153, 0)}
 WATER = (20, 60, 200)
 OURS = Box(OWN, 29, 29, 36, 36)
 
 
 def drawn(*boxes: Box) -> np.ndarray:
-    """The colours ``[4096]`` of a frame with such fish."""
-    frame = np.zeros((1, 3, SIDE, SIDE), np.uint8)
+    """A frame ``[3, 64, 64]`` with such fish."""
+    frame = np.zeros((3, SIDE, SIDE), np.uint8)
     frame[:] = np.array(WATER).reshape(3, 1, 1)
     for kind, left, top, right, bottom in boxes:
-        frame[0, :, top:bottom, max(left, 0) : right] = np.array(COLOURS[kind]).reshape(3, 1, 1)
-    return pack_colours(frame).ravel()
+        frame[:, top:bottom, max(left, 0) : right] = np.array(COLOURS[kind]).reshape(3, 1, 1)
+    return frame
+
+
+def found(*boxes: Box) -> tuple[np.ndarray, np.ndarray]:
+    """The pixels of such fish, and their kinds."""
+    return find_fish(pack_colours(drawn(*boxes)).ravel(), pack_colours(drawn()).ravel())
 
 
 def test_fish_are_told_from_the_water_and_from_each_other() -> None:
     red, orange, pink = Box(RED, 3, 10, 12, 18), Box(ORANGE, 8, 18, 17, 23), Box(PINK, 50, 8, 54, 10)
-    found = find_fish(drawn(OURS, red, orange, pink), drawn())
-    assert find_own(*found) == OURS
-    assert set(find_boxes(*found)) == {red, orange, pink}
-    assert find_boxes(*find_fish(drawn(OURS), drawn())) == []
+    seen = found(OURS, red, orange, pink)
+    assert find_own(*seen) == OURS
+    assert set(find_boxes(*seen)) == {red, orange, pink}
+    assert find_boxes(*found(OURS)) == []
 
 
 def test_a_fish_is_followed_until_its_width_and_speed_are_known() -> None:

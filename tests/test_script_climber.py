@@ -1,12 +1,12 @@
-"""The scripted expert of climber: what it reads off a frame, its physics, its choices, its score."""
+"""The scripted expert of climber: what it reads off a frame, its physics, its choices."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from dtsn.envs.procgen import ACTION_NAMES, ProcgenOptions
-from dtsn.experts.climber_jumps import (
+from dtsn.envs.procgen import ACTION_NAMES
+from dtsn.experts.scripts.climber import (
     BELOW,
     EYE,
     SHOWN,
@@ -22,7 +22,6 @@ from dtsn.experts.climber_jumps import (
     read_cells,
 )
 
-CLIMBER = ProcgenOptions("climber", "easy")
 TILE = np.arange(16).reshape(4, 4) + 0x2080D0
 NO_DRAW = 1.0  # a uniform number that draws no random move
 FLOOR = "#" * (WIDTH - 2)

@@ -1,23 +1,17 @@
 """A scripted expert for Procgen's maze: breadth-first search on the pixels of the first frame.
 
-It stands in for a learned behaviour policy where learning is too slow for a small machine. It sees no more
-than a policy does: frames. The mouse starts in the lower left corner of the maze, and every action moves it
-by one cell, so after the first frame its cell is known by counting.
+The mouse starts in the lower left corner of the maze, and every action moves it by one cell, so after the
+first frame its cell is known by counting.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from dtsn.arrays import Bools, Bytes, Float64s, Ints
-from dtsn.envs.procgen import ACTION_NAMES, Policy, ProcgenOptions
-from dtsn.errors import UserError
-from dtsn.experts.behaviour import ExpertKind
-from dtsn.randomness import hashed_uniforms
+from dtsn.arrays import Bools, Bytes, Float64s
+from dtsn.envs.procgen import ACTION_NAMES
 
 CELLS = 15  # of a side of the frame, in mode easy
 WALL_COLOURS = np.array([(201, 152, 105), (189, 137, 88), (197, 143, 92)])
@@ -31,47 +25,19 @@ MOVES = {
 }
 
 RANDOM_MOVES = 0.1  # share of moves that are drawn: data with nothing but shortest ways show no way back
+DESCRIPTION = {"script": "breadth-first search on pixels", "random_moves": RANDOM_MOVES}
 
 Cell = tuple[int, int]  # row and column
 
 
-class MazeSearch:
-    """Shortest ways to the cheese, with a tenth of random moves."""
+class Walk:
+    """A shortest way to the cheese, with a tenth of random moves."""
 
-    kind: ExpertKind = "scripted"
+    def __init__(self, frame: Bytes) -> None:
+        self.free, self.mouse, cheese = read_maze(frame)
+        self.distance = distances(self.free, cheese)
 
-    def __init__(self, options: ProcgenOptions) -> None:
-        if (options.game, options.mode) != ("maze", "easy"):
-            raise UserError(f"options must be maze in mode easy, got {options.game} in mode {options.mode}")
-        self.options = options
-
-    def description(self) -> dict[str, Any]:
-        """Return what tells this policy from others, to be kept with its data."""
-        return {"script": "breadth-first search on pixels", "random_moves": RANDOM_MOVES}
-
-    def policy(self, seed: int, at_once: int) -> Policy:
-        """Make a policy by (seed, episode, step) alone; an episode must be played from its first frame on."""
-        walks: dict[int, _Walk] = {}
-
-        def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
-            for row in np.flatnonzero(steps == 0):
-                free, mouse, cheese = read_maze(frames[row])
-                walks[int(episodes[row])] = _Walk(free, distances(free, cheese), mouse)
-            drawn = hashed_uniforms(seed, episodes, steps)
-            return np.array([walks[int(each)].step(u) for each, u in zip(episodes, drawn, strict=True)])
-
-        return act
-
-
-@dataclass
-class _Walk:
-    """An episode that is going on."""
-
-    free: Bools  # [15, 15]
-    distance: Float64s  # [15, 15] to the cheese
-    mouse: Cell
-
-    def step(self, uniform: float) -> int:
+    def action(self, frame: Bytes, uniform: float) -> int:
         """Return the next action: the one that leads nearest to the cheese, or a random one."""
         actions = list(MOVES)
         if uniform < RANDOM_MOVES:

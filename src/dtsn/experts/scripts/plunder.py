@@ -1,23 +1,20 @@
 """A scripted expert for Procgen's plunder: it measures on the pixels how ships sail, and aims ahead of them.
 
-It sees no more than a policy does: frames. The first one shows the water without other ships, and the kind
-of ship to hit. Ships sail on five lanes, on each at one speed, which tells where a cannon ball will meet
-them. It goes where the next good shot is soonest: one that hits such a ship, and no other one before.
+The first frame shows the water without other ships, and the kind of ship to hit. Ships sail on five lanes, on
+each at one speed, which tells where a cannon ball will meet them. It goes where the next good shot is
+soonest: one that hits such a ship, and no other one before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dtsn.arrays import Bools, Bytes, Float64s, Ints
-from dtsn.envs.procgen import ACTION_NAMES, FRAME_SHAPE, NUM_ACTIONS, Policy, ProcgenOptions
-from dtsn.errors import UserError
-from dtsn.experts.behaviour import ExpertKind
-from dtsn.experts.pixels import pack_colours
-from dtsn.randomness import hashed_uniforms
+from dtsn.envs.procgen import ACTION_NAMES, FRAME_SHAPE, NUM_ACTIONS
+from dtsn.experts.scripts.pixels import pack_colours
 
 SIDE = FRAME_SHAPE[1]
 UNIT = SIDE / 20  # pixels of the game's unit of length
@@ -52,6 +49,7 @@ RELOAD = 3  # steps from a shot to the next one
 STEPS = np.arange(41)  # that a shot may be put off for
 NEVER = 99
 RANDOM_MOVES = 0.05  # share of moves that are drawn, so that data also show shots that miss or do harm
+DESCRIPTION = {"script": "foresight on pixels", "random_moves": RANDOM_MOVES}
 
 LEFT, STAY, RIGHT, FIRE = (ACTION_NAMES.index(name) for name in ("LEFT", "NOOP", "RIGHT", "D"))
 MOVES = [("RIGHT" in name) - ("LEFT" in name) for name in ACTION_NAMES]
@@ -76,40 +74,6 @@ class Ball(NamedTuple):
 
     column: float
     fired: int  # step
-
-
-class PlunderAim:
-    """Shots that hit the right ships as soon as can be, with few random moves."""
-
-    kind: ExpertKind = "scripted"
-
-    def __init__(self, options: ProcgenOptions) -> None:
-        if (options.game, options.mode) != ("plunder", "easy"):
-            raise UserError(
-                f"options must be plunder in mode easy, got {options.game} in mode {options.mode}"
-            )
-        self.options = options
-
-    def description(self) -> dict[str, Any]:
-        """Return what tells this policy from others, to be kept with its data."""
-        return {"script": "foresight on pixels", "random_moves": RANDOM_MOVES}
-
-    def policy(self, seed: int, at_once: int) -> Policy:
-        """Make a policy by (seed, episode, step) alone; an episode must be played from its first frame on."""
-        raids: dict[int, Raid] = {}
-
-        def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
-            drawn = hashed_uniforms(seed, episodes, steps)
-            chosen = []
-            for picture, episode, step, uniform in zip(
-                pack_colours(frames), episodes, steps, drawn, strict=True
-            ):
-                if step == 0:
-                    raids[int(episode)] = Raid(picture)
-                chosen.append(raids[int(episode)].action(picture, int(step), uniform))
-            return np.array(chosen)
-
-        return act
 
 
 @dataclass
@@ -141,39 +105,41 @@ class Lane:
 
 
 class Raid:
-    """An episode that is going on."""
+    """Shots that hit the right ships as soon as can be, with few random moves."""
 
-    def __init__(self, picture: Ints) -> None:
-        """Begin with the first frame's colours ``[64, 64]``."""
-        self.water = picture.copy()
-        self.target = kind_of_ship(picture[LEGEND])
+    def __init__(self, frame: Bytes) -> None:
+        self.water = pack_colours(frame)  # [64, 64]
+        self.target = kind_of_ship(self.water[LEGEND])
+        self.step = -1
         self.lanes = [Lane() for _ in ROWS]
         self.speed = 0.0  # of the own ship
         self.balls: list[Ball] = []
 
-    def action(self, picture: Ints, step: int, uniform: float) -> int:
-        """Return the next action, by a frame's colours ``[64, 64]``."""
+    def action(self, frame: Bytes, uniform: float) -> int:
+        """Return the action that leads to the next good shot, or a random one."""
+        picture = pack_colours(frame)  # [64, 64]
+        self.step += 1
         own, ships = find_own(picture), find_ships(picture, self.water, self.target)
         for number, lane in enumerate(self.lanes):
             lane.follow([ship.middle for ship in ships if ship.lane == number])
-        self.balls = [ball for ball in self.balls if step - ball.fired < FLIGHT[-1] + 2]
-        ready = max((ball.fired + RELOAD - step for ball in self.balls), default=0)
+        self.balls = [ball for ball in self.balls if self.step - ball.fired < FLIGHT[-1] + 2]
+        ready = max((ball.fired + RELOAD - self.step for ball in self.balls), default=0)
         if uniform < RANDOM_MOVES:
             action = int(uniform / RANDOM_MOVES * NUM_ACTIONS)
         else:
-            action = self._aim(own, self._safe_from_balls(ships, step), ready)
+            action = self._aim(own, self._safe_from_balls(ships), ready)
         self.speed = KEPT * self.speed + GAINED * MOVES[action]
         if action == FIRE and ready <= 0:
-            self.balls.append(Ball(own + self.speed, step))
+            self.balls.append(Ball(own + self.speed, self.step))
         return action
 
-    def _safe_from_balls(self, ships: list[Ship], step: int) -> list[Ship]:
+    def _safe_from_balls(self, ships: list[Ship]) -> list[Ship]:
         """Return the ships that no ball in the air will hit."""
         hit: set[Ship] = set()
         for ball in self.balls:
             met = []
             for ship in ships:
-                left = ball.fired - step + 1 + FLIGHT[ship.lane]  # steps until the ball is there
+                left = ball.fired - self.step + 1 + FLIGHT[ship.lane]  # steps until the ball is there
                 there = ship.middle + self.lanes[ship.lane].speed * left
                 if left >= -1 and abs(there - ball.column) < REACH:  # it may come a step later than thought
                     met.append(ship)

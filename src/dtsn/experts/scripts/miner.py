@@ -1,8 +1,8 @@
 """A scripted expert for Procgen's miner: a search on pixels that foresees how boulders and diamonds fall.
 
-It sees no more than a policy does: frames. Every frame is read anew; all it remembers is the exit, its plan
-and what it foresaw. That tells things that fall, which kill, from things at rest, which look the same. A mine
-is bytes of 12 x 12 cells: the frame's 10 x 10 from the bottom row up, within walls.
+Every frame is read anew; all it remembers is the exit, its plan and what it foresaw. That tells things that
+fall, which kill, from things at rest, which look the same. A mine is bytes of 12 x 12 cells: the frame's
+10 x 10 from the bottom row up, within walls.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from dtsn.arrays import Bytes, Ints
-from dtsn.envs.procgen import ACTION_NAMES, FRAME_SHAPE, NUM_ACTIONS, Policy, ProcgenOptions
-from dtsn.errors import UserError
-from dtsn.experts.behaviour import ExpertKind
-from dtsn.randomness import hashed_uniforms
+from dtsn.arrays import Bytes
+from dtsn.envs.procgen import ACTION_NAMES, FRAME_SHAPE, NUM_ACTIONS
 
 CELLS = 10  # of a side of the frame, in mode easy
 WIDTH = CELLS + 2  # with walls
@@ -49,6 +46,7 @@ MOVES = [
 ]
 PLAIN = *_, NOOP = [ACTION_NAMES.index(name) for name in ("LEFT", "RIGHT", "UP", "DOWN", "NOOP")]
 RANDOM_MOVES = 0.1  # share of moves that are drawn: data with nothing but shortest ways show no way back
+DESCRIPTION = {"script": "best-first search on pixels", "random_moves": RANDOM_MOVES}
 GREED = 6.0  # weight of the distance that is left: above 1, ways are found sooner and may be longer
 MAX_KNOWN = 2000  # mines that a search meets before it gives up
 PATIENCE = 100  # steps at random before another search, where one has found nothing
@@ -71,39 +69,12 @@ class Mine(NamedTuple):
         return cells[: self.miner] + cells[self.miner + 1 :], self.miner
 
 
-class MinerSearch:
-    """Short ways to all diamonds and the exit that no boulder crosses, with a tenth of random moves."""
-
-    kind: ExpertKind = "scripted"
-
-    def __init__(self, options: ProcgenOptions) -> None:
-        if (options.game, options.mode) != ("miner", "easy"):
-            raise UserError(f"options must be miner in mode easy, got {options.game} in mode {options.mode}")
-        self.options = options
-
-    def description(self) -> dict[str, Any]:
-        """Return what tells this policy from others, to be kept with its data."""
-        return {"script": "best-first search on pixels", "random_moves": RANDOM_MOVES}
-
-    def policy(self, seed: int, at_once: int) -> Policy:
-        """Make a policy by (seed, episode, step) alone; an episode must be played from its first frame on."""
-        shifts: dict[int, Shift] = {}
-
-        def act(frames: Bytes, episodes: Ints, steps: Ints) -> Ints:
-            drawn = hashed_uniforms(seed, episodes, steps)
-            chosen = []
-            for frame, episode, step, uniform in zip(frames, episodes, steps, drawn, strict=True):
-                if step == 0:
-                    shifts[int(episode)] = Shift()
-                chosen.append(shifts[int(episode)].action(frame, uniform))
-            return np.array(chosen)
-
-        return act
-
-
 @dataclass
 class Shift:
-    """An episode that is going on: the plan, and the mine that its last action should have led to."""
+    """Short ways to all diamonds and the exit that no boulder crosses, with a tenth of random moves.
+
+    It knows the plan, and the mine that its last action should have led to.
+    """
 
     exit: int = 0
     plan: bytes = b""  # actions
