@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dtsn.arrays import Float64s
 from dtsn.config import SOLVERS
 from dtsn.drawing import MUTED, RULE, new_figure, save, tidy
-from dtsn.reproduce.procgen.budgets import PROCGEN_VARIANTS
+from dtsn.reproduce.procgen.budgets import CLONING, PROCGEN_VARIANTS
 from dtsn.reproduce.procgen.scores import score_interval
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def procgen_scores(
         for y, name in enumerate(reversed(players)):
             if (values := scores[game].get(name)) is not None:
                 mean = score_interval(values)
-                colour = SOLVERS[PROCGEN_VARIANTS[name].solver].colour if name in PROCGEN_VARIANTS else MUTED
-                axes.errorbar(mean.value, y, xerr=mean.high - mean.value, fmt="o", color=colour, capsize=3)
+                spread = mean.high - mean.value
+                axes.errorbar(mean.value, y, xerr=spread, fmt="o", color=_colour(name), capsize=3)
         axes.set_yticks(range(len(players)), [titles[name] for name in reversed(players)])
         axes.set_ylim(-0.6, len(players) - 0.4)
         axes.grid(axis="x", color=RULE, linewidth=0.8)
@@ -57,9 +57,16 @@ def policy_curves(
             axes.axhline(random[game], color=MUTED, linestyle="--", linewidth=1.2, label="random actions")
         axes.set_xlabel("thousand environment steps", color=MUTED, fontsize=9)
         axes.set_ylim(bottom=min(0.0, *returns, random.get(game, 0.0)))
-    panels.axes[0].set_ylabel("return, last 100 episodes", color=MUTED, fontsize=9)
-    panels.axes[0].legend(frameon=False, fontsize=8, labelcolor=MUTED)
+    panels.supylabel("return, last 100 episodes", color=MUTED, fontsize=9)
+    shown = panels.axes[0].get_legend_handles_labels()
+    panels.legend(*shown, loc="outside lower center", ncols=2, frameon=False, fontsize=9, labelcolor=MUTED)
     return save(panels, path)
+
+
+def _colour(player: str) -> str:
+    """Return a solver's colour; references, which are no Q-networks, are grey."""
+    is_solver = player in PROCGEN_VARIANTS and player != CLONING.key
+    return SOLVERS[PROCGEN_VARIANTS[player].solver].colour if is_solver else MUTED
 
 
 def _panels(names: Collection[str], height: float) -> Figure:
