@@ -19,6 +19,7 @@ from dtsn.models.encoders import (
     ImpalaEncoder,
     MapEncoder,
     NatureEncoder,
+    NormalisedEncoder,
     StridedEncoder,
     VectorEncoder,
     _read,
@@ -43,6 +44,12 @@ NETWORKS = {
     "impala_small": (FRAMES, NetworkConfig(encoder="impala_small", **SMALL), ImpalaEncoder, (LATENT,)),
     "nature": (FRAMES, NetworkConfig(**SMALL, encoder="nature"), NatureEncoder, (LATENT,)),
     "strided": (FRAMES, NetworkConfig(**SMALL, encoder="strided"), StridedEncoder, (LATENT,)),
+    "normalised": (
+        FRAMES,
+        NetworkConfig(**SMALL, encoder="strided", normalised=True),
+        NormalisedEncoder,
+        (LATENT,),
+    ),
 }
 each_network = pytest.mark.parametrize("name", NETWORKS)
 
@@ -135,6 +142,34 @@ def test_low_precision_is_of_the_encoder_only(name: str) -> None:
     assert not torch.equal(u, rough)
     torch.testing.assert_close(rough, u, rtol=0.05, atol=0.05 * float(u.detach().abs().max()))
     assert torch.equal(low.value(u), exact.value(u))  # the search reads float32, by float32 modules
+
+
+@pytest.mark.parametrize("encoder", ["nature", "strided", "impala_small", "impala_fast", "impala"])
+def test_a_normalised_encoder_tells_frames_apart_before_it_is_trained(encoder: str) -> None:
+    frames = torch.full((9, *FRAMES.shape), 200)  # alike but for a mark, as the frames of a game are
+    for frame in range(9):
+        row, column = divmod(frame, 3)
+        frames[frame, :, 4 + 10 * row : 8 + 10 * row, 4 + 12 * column : 8 + 12 * column] = 20
+
+    def spread(normalised: bool) -> float:
+        torch.manual_seed(0)
+        network = NetworkConfig(encoder=encoder, latent=64, normalised=normalised)
+        latents = torch.tanh(make_encoder(FRAMES, network)(frames)).detach()
+        return float(latents.std(0).mean())
+
+    assert spread(normalised=True) > 5 * spread(normalised=False)
+
+
+def test_the_latents_of_a_normalised_encoder_have_mean_0_and_deviation_1() -> None:
+    u = world_model("normalised", latent=64).encoder(observations(FRAMES))
+    torch.testing.assert_close(u.mean(1), torch.zeros(7), rtol=0, atol=1e-5)
+    torch.testing.assert_close(u.std(1, correction=0), torch.ones(7), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["mlp", "grid", "map"])
+def test_only_encoders_of_frames_can_be_normalised(name: str) -> None:
+    with pytest.raises(ValueError, match="normalised=True needs an encoder of frames"):
+        world_model(name, normalised=True)
 
 
 def test_map_head_sees_where() -> None:

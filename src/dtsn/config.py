@@ -175,6 +175,8 @@ class NetworkConfig:
     """grid encoder only: latents are maps [latent, H, W] instead of vectors"""
     readout: bool = True
     """grid encoder only: also read the features at each plane's single mark; off: global maxima alone"""
+    normalised: bool = False
+    """encoders of frames only: centre frames, draw orthogonal weights, normalise the latent; learns sooner"""
     precision: Precision = "float32"
     """number format of the encoder; the search is always float32"""
     value_scale: float = 10.0

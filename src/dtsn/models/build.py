@@ -18,6 +18,7 @@ from dtsn.models.encoders import (
     LowPrecision,
     MapEncoder,
     NatureEncoder,
+    NormalisedEncoder,
     StridedEncoder,
     VectorEncoder,
 )
@@ -81,8 +82,8 @@ def _map_world_model(space: gymnasium.Space[Any], num_actions: int, config: Netw
         raise UserError(f"encoder 'maps' reads planes [walls, goal, robot, ...] × H × W, got {space}")
     if num_actions != len(MOVES):
         raise UserError(f"encoder 'maps' knows {len(MOVES)} moves (E, S, W, N), got {num_actions} actions")
-    if config.spatial or config.precision != "float32":
-        raise UserError("encoder 'maps' needs spatial=False and precision='float32', got others")
+    if config.spatial or config.normalised or config.precision != "float32":
+        raise UserError("encoder 'maps' needs spatial, normalised=False and precision='float32', got others")
     value = AdditiveValue if config.value == "additive" else JointValue
     return MapWorldModel(
         EgocentricEncoder((shape[1], shape[2])),
@@ -145,6 +146,8 @@ def _box_encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Modul
     name = _encoder_name(space, config)
     if config.spatial and name != "grid":
         raise UserError(f"spatial latents need the grid encoder, got {name!r}")
+    if config.normalised and name in ("mlp", "grid", "paths"):
+        raise UserError(f"normalised=True needs an encoder of frames, got {name!r}")
     if name == "mlp":
         return VectorEncoder(shape[0], config.hidden, config.latent)
     if has_channels_last(shape, config.channels):
@@ -190,14 +193,25 @@ def _plane_encoder(
             return GridEncoder(shape, config.hidden, config.latent, config.readout)
         case "paths":
             return PathEncoder(shape, config.hidden, config.latent)
+        case _ if config.normalised:
+            encoder = _frame_encoder(name, shape, config.latent, divisor=1)
+            return NormalisedEncoder(encoder, config.latent, divisor(space))
+        case _:
+            return _frame_encoder(name, shape, config.latent, divisor(space))
+
+
+def _frame_encoder(
+    name: EncoderName, shape: tuple[int, ...], latent: int, divisor: float | None
+) -> nn.Module:
+    """Return an encoder of frames ``[C, H, W]``."""
+    match name:
         case "nature":
-            return NatureEncoder(shape, config.latent, divisor(space))
+            return NatureEncoder(shape, latent, divisor)
         case "strided":
-            return StridedEncoder(shape, config.latent, divisor(space))
+            return StridedEncoder(shape, latent, divisor)
         case "impala_small":
             return ImpalaEncoder(
-                shape, config.latent, (16, 32, 64), stride=2, blocks=1, pooled=True, divisor=divisor(space)
+                shape, latent, (16, 32, 64), stride=2, blocks=1, pooled=True, divisor=divisor
             )
         case _:
-            stride = 2 if name == "impala_fast" else 1
-            return ImpalaEncoder(shape, config.latent, stride=stride, divisor=divisor(space))
+            return ImpalaEncoder(shape, latent, stride=2 if name == "impala_fast" else 1, divisor=divisor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -197,6 +199,30 @@ class ImpalaEncoder(nn.Module):
         # The layout in which these convolutions are fastest on a CPU, by far when acting.
         out: Tensor = self.last(self.trunk(frames.contiguous(memory_format=torch.channels_last)))
         return out
+
+
+class NormalisedEncoder(nn.Module):
+    """A frame encoder that tells frames apart from the first step on: ``[B, C, H, W] -> [B, latent]``.
+
+    To fresh convolutions most frames of a game look the same, since they share their brightness: one that
+    learned the actions of Procgen's maze knew no more than how often each is taken after 2,000 steps
+    (docs/experiments-log.md). Here frames are centred, weights orthogonal and latents normalised.
+    """
+
+    def __init__(self, encoder: nn.Module, latent: int, divisor: float | None = None):
+        """Wrap an encoder that takes frames as they come; ``divisor`` brings them to [0, 1] first."""
+        super().__init__()
+        self.encoder, self.divisor, self.norm = encoder, divisor, nn.LayerNorm(latent)
+        for module in encoder.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.orthogonal_(module.weight, math.sqrt(2))
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Map frames ``[B, C, H, W]`` to ``u [B, latent]``."""
+        frames = _unit(observation, self.norm.weight.dtype, self.divisor)
+        latent: Tensor = self.norm(self.encoder(4 * frames - 2))
+        return latent
 
 
 class _Residual(nn.Module):

@@ -16,10 +16,13 @@ from dtsn.config import TrainConfig
 
 RECIPE = "recipe"  # what the choice begins with
 SOLVERS = ("qnet", "dtsn")
-DRAWING = ("dtsn",)  # whose search draws when they act, so that its rule matters
+# Candidates that change nothing for the Q-network: it has no world model to learn, and no search that draws.
+OF_DTSN_ALONE = ("heavy", "greedy")
 
 TITLES = {
     RECIPE: "the recipe to begin with",
+    "plain": "an encoder without normalisation",
+    "heavy": "λ of the transition ten times, of the reward a hundred times as large",
     "large": "twice the size",
     "q-heavy": "λ1 ten times as large",
     "q-light": "λ1 a tenth as large",
@@ -50,6 +53,12 @@ def candidate(train: TrainConfig, name: str | None) -> TrainConfig:
     """Return the training of a candidate, for the solver that ``train`` names."""
     solver, network = train.solver, train.network
     match name:
+        case "plain":
+            return replace(train, network=replace(network, normalised=False))
+        case "heavy":
+            weights = solver.weights
+            weights = replace(weights, transition=10 * weights.transition, reward=100 * weights.reward)
+            return replace(train, solver=replace(solver, weights=weights))
         case "large":
             return replace(
                 train, network=replace(network, latent=2 * network.latent, hidden=2 * network.hidden)
@@ -71,7 +80,7 @@ def choice_players() -> list[str]:
     return [
         name
         for name, each in CONTENDERS.items()
-        if each.solver in SOLVERS and (each.candidate != "greedy" or each.solver in DRAWING)
+        if each.solver == "dtsn" or each.candidate not in OF_DTSN_ALONE
     ]
 
 
@@ -90,7 +99,7 @@ def choice_table(scores: Mapping[str, Mapping[str, Float64s]]) -> dict[str, dict
     found: dict[str, dict[str, float]] = {}
     for name in TITLES:
         cells = {
-            solver: f"{name if name != 'greedy' or solver in DRAWING else RECIPE}.{solver}"
+            solver: f"{RECIPE if name in OF_DTSN_ALONE and solver != 'dtsn' else name}.{solver}"
             for solver in SOLVERS
         }
         if scores and all({"random", "expert", *cells.values()} <= of.keys() for of in scores.values()):

@@ -57,7 +57,7 @@ def procgen_page(
         f"Mode {numbers.mode}; behaviour policy: PPG{_without_phases(numbers)}, "
         f"{numbers.expert.steps:,} environment steps a game"
         f"{_trained_otherwise(numbers, scores)}{_scripted(summary)}; "
-        f"data: {numbers.episodes} successful episodes{_kept(numbers, list(scores))}, returns discounted by "
+        f"data: {_episodes(numbers, list(scores))}{_kept(numbers, list(scores))}, returns discounted by "
         f"{numbers.train.solver.discount:g}; training: {numbers.train.steps:,} steps at batch "
         f"{numbers.train.batch_size} for every solver, {_runs(summary, solvers)}; tests: an episode on each "
         f"of {numbers.levels} unseen levels, {_acting(numbers)}.",
@@ -197,6 +197,13 @@ def _acting(numbers: ProcgenBudget) -> str:
     if numbers.temperature is None:
         return "where solvers take their best action"
     return f"where solvers draw their actions from softmax(Q / {numbers.temperature:g})"
+
+
+def _episodes(numbers: ProcgenBudget, games: Sequence[str]) -> str:
+    """Return how many episodes the data sets have."""
+    counts = [numbers.episodes_of(game) for game in games] or [numbers.episodes]
+    more = f" to {max(counts):,}" if max(counts) > min(counts) else ""
+    return f"{min(counts):,}{more} successful episodes{', more where they are short' * bool(more)}"
 
 
 def _kept(numbers: ProcgenBudget, games: Sequence[str]) -> str:

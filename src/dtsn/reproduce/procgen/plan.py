@@ -148,5 +148,7 @@ def _behind(settings: Mapping[str, Any], game: str, players: Set[str]) -> dict[s
     if players - {"random", "expert"}:
         known["keep_all"] = game in settings.get("keep_all_episodes", ())
         known["temperature"] = settings.get("temperature")
-        names += ["episodes", "start" if players & CONTENDERS.keys() and settings.get("start") else "train"]
+        if "episodes" in settings:
+            known["episodes"] = settings.get("more_episodes", {}).get(game, settings["episodes"])
+        names += ["start" if players & CONTENDERS.keys() and settings.get("start") else "train"]
     return known | {name: settings[name] for name in names if name in settings}

@@ -127,7 +127,7 @@ def collect(campaign: ProcgenCampaign, game: str) -> None:
             path,
             ProcgenOptions(game, budget.mode),
             behaviour_policy(campaign, game),
-            episodes=budget.episodes,
+            episodes=budget.episodes_of(game),
             keep=budget.keep(game),
             discount=budget.train.solver.discount,
         )
