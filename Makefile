@@ -9,7 +9,9 @@ export NO_MKDOCS_2_WARNING := 1
 demo: .venv/core
 	$(BIN)/dtsn demo
 
-test: lint types check
+# Types beside the tests, which often wait for a process or a browser.
+test: lint
+	$(MAKE) --jobs=2 types check
 
 lint: .venv/dev
 	$(BIN)/ruff check .

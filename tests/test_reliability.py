@@ -29,7 +29,12 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
+# They try hundreds of files, one process after the other, and have no shorter version.
+LONG = ("hostile_links", "untyped_errors")
+QUICK_AND_SLOW = [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SIZES]
+
+
+@pytest.mark.parametrize("name", QUICK_AND_SLOW)
 def test_short(name: str, tmp_path: Path) -> None:
     size, least = SIZES[name]
     with without_tensorboard():
