@@ -235,8 +235,8 @@ def _policies(summary: Mapping[str, Any], scores: Scores, pictures: Sequence[str
 
 
 def _choice(summary: Mapping[str, Any]) -> list[str]:
-    """Return the section on the recipe's choice, if it was made."""
-    if "choice" not in summary:
+    """Return the section on the recipe's choice, once there are candidates to choose from."""
+    if len(summary.get("choice", {}).get("table", ())) < 2:
         return []
     found, games = summary["choice"]["table"], summary["choice"]["games"]
     rows = []
