@@ -196,7 +196,7 @@ PROCGEN_BUDGETS = {
         keep_all_episodes=("bossfight", "chaser", "dodgeball", "fruitbot", "starpilot"),
         scripted=("bigfish", "climber", "heist", "leaper", "maze", "miner", "plunder"),
         ablated=("bigfish", "coinrun", "fruitbot", "starpilot"),
-        train=_DAY_TRAIN,  # the winner of `dtsn reproduce procgen --choose`
+        train=_DAY_TRAIN,  # what `dtsn reproduce procgen --choose` begins with: that choice is not finished
         levels=500,
         # The best action of a solver that learned from a policy with noise often leaves it stuck.
         temperature=0.5,
