@@ -37,6 +37,33 @@ def test_mean_z_is_the_mean_over_games():
     assert mean_z(scores, "dtsn", list(scores)) == pytest.approx((2 + -1) / 2)
 
 
+def test_best_actions_are_compared_with_the_baselines_best_action():
+    drawn = {"random": 0.0, "qnet": 4.0, "dtsn": 4.0}
+    best = {
+        "qnet-best": 1.0,
+        "search-best": 2.0,
+        "treeqn-best": 1.0,
+        "dtsn-best": 3.0,
+        "dtsn-greedy-best": 1.0,
+    }
+
+    def episodes(means):
+        spread = np.array([-1.0, 1.0])  # standard deviation 1
+        columns = {name: {"level": np.arange(2.0), "steps": spread, "score": mean + spread}
+                   for name, mean in means.items()}  # fmt: skip
+        return {name: {0: column} for name, column in columns.items()}
+
+    found = summarise({"maze": episodes(drawn | best), "heist": episodes(drawn)})
+    assert found["mean_z"] == {"dtsn": 0.0}  # best actions have no part in it
+    assert found["best_action"]["games"] == ["maze"]
+    assert found["best_action"]["mean_z"] == {
+        "search-best": 1.0, "treeqn-best": 0.0, "dtsn-best": 2.0, "dtsn-greedy-best": 0.0,
+    }  # fmt: skip
+    assert found["best_action"]["wins"]["search-best"] == "1/1"
+    assert found["games"]["maze"]["dtsn-best"]["z"] == 2.0
+    assert summarise({"heist": episodes(drawn)})["best_action"] == {}
+
+
 def test_episodes_alike_have_the_same_level_score_and_length():
     def played(score, steps, first=7):
         return {
@@ -107,6 +134,16 @@ def test_the_page_and_the_summary(tmp_path):
     assert low < summary["mean_z"]["dtsn"] < high
     alone = summary["games"]["coinrun"]["dtsn"]["z"]
     assert summary["mean_z_without_dodgeball"]["dtsn"] == pytest.approx(alone)
+    page = out.read_text()
+    assert "## Best actions" not in page
+    for player in ("qnet-best", "dtsn-best"):
+        path = tmp_path / "results" / "procgen" / "rows" / "day" / "coinrun" / player / "seed-0.csv.gz"
+        write_rows(path, rows(1.0 if player == "qnet-best" else 3.0))
+    build_procgen_report(tmp_path / "results", out.parent)
+    section = out.read_text().split("## Best actions")[1].split("## ")[0]
+    assert "| coinrun |" in section
+    assert "dodgeball" not in section
+    assert "| games that D-TSN wins |  | 1/1 | – |" in section
     page = out.read_text()
     assert "not the paper's budget" in page
     assert "where solvers draw their actions from softmax(Q / 0.5)." in page

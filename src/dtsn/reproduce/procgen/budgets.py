@@ -14,7 +14,7 @@ from dtsn.config import (
     TrainConfig,
 )
 from dtsn.envs.procgen import GAMES
-from dtsn.reproduce.procgen.choice import RECIPE, TEMPERATURES, candidate, contender
+from dtsn.reproduce.procgen.choice import BY_THE_SAME_WEIGHTS, RECIPE, TEMPERATURES, candidate, contender
 from dtsn.reproduce.recipes import ABLATIONS, SEARCH_LENGTHS, SOLVER_RECIPES, Recipe
 
 
@@ -35,7 +35,6 @@ class ProcgenBudget:
     expert_overrides: dict[str, PPGConfig] = field(default_factory=dict)  # of games that need other settings
     scripted: tuple[str, ...] = ()  # games played by a scripted expert, as learning takes too long
     ablated: tuple[str, ...] = ()  # games that the ablations are run on
-    start: TrainConfig | None = None  # what the choice of the recipe began with, if not with `train`
 
     def expert_of(self, game: str) -> PPGConfig:
         """Return how the behaviour policy of a game is trained."""
@@ -51,13 +50,14 @@ class ProcgenBudget:
 
     def temperature_of(self, player: str) -> float | None:
         """Return the temperature that a solver, or a contender of the choice, draws its actions with."""
+        if player in PROCGEN_BEST:
+            return None
         return TEMPERATURES.get(contender(player).candidate or RECIPE, self.temperature)
 
     def config(self, variant: str, seed: int) -> TrainConfig:
         """Return the training run of a variant, or of a contender of the choice, with a seed."""
         name, solver = contender(variant)
-        train = self.train if name is None else self.start or self.train
-        return replace(candidate(PROCGEN_VARIANTS[solver].applied(train), name), seed=seed)
+        return replace(candidate(PROCGEN_VARIANTS[solver].applied(self.train), name), seed=seed)
 
 
 _PROCGEN_SOLVER = SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.1, reward=1.0))
@@ -66,8 +66,22 @@ _PROCGEN_SOLVER = SolverConfig(weights=LossWeights(q=0.1, cql=1.0, transition=0.
 _PROCGEN_DISCOUNTED = replace(_PROCGEN_SOLVER, discount=0.99)
 # CQL's term alone is the cross-entropy of softmax(Q). Not in the paper: what readers compare with first.
 CLONING = Recipe("cloning", "Behaviour cloning (ours)", "qnet", weights={"q": 0})
-PROCGEN_VARIANTS = SOLVER_RECIPES | {CLONING.key: CLONING} | ABLATIONS | SEARCH_LENGTHS
+# The paper's solvers take the action of the highest Q-value. Searches still draw what they expand, so D-TSN
+# and Model-based Search do not choose the same action in the same state every time; the last one does.
+PROCGEN_BEST = {
+    f"{name}-best": Recipe(f"{name}-best", f"{each.title}, best action", name, weights_of=name)
+    for name, each in SOLVER_RECIPES.items()
+} | {
+    "dtsn-greedy-best": Recipe(
+        "dtsn-greedy-best",
+        "D-TSN, greedy search, best action",
+        settings={"act_rule": "greedy"},
+        weights_of="dtsn",
+    )
+}
+PROCGEN_VARIANTS = SOLVER_RECIPES | {CLONING.key: CLONING} | ABLATIONS | SEARCH_LENGTHS | PROCGEN_BEST
 PROCGEN_CHANGED = (*ABLATIONS, *SEARCH_LENGTHS)  # D-TSN without a part or with another search length
+PROCGEN_ROWS = tuple(name for name in PROCGEN_VARIANTS if name not in (*PROCGEN_CHANGED, *PROCGEN_BEST))
 PROCGEN_ABLATIONS = ("dtsn-no-reinforce", "dtsn-no-telescoping", *SEARCH_LENGTHS)
 PROCGEN_TITLES = {
     "random": "Random actions",
@@ -217,3 +231,11 @@ PROCGEN_BUDGETS = {
         levels=1000,
     ),
 }
+
+
+def trained_as(player: str) -> str:
+    """Return the run that a player acts with: its own, or a solver's if it only acts otherwise."""
+    name, solver = contender(player)
+    if name in BY_THE_SAME_WEIGHTS:
+        return solver
+    return player if name else PROCGEN_VARIANTS[player].weights_of or player

@@ -1,26 +1,26 @@
 """One recipe for all solvers, chosen on validation levels before any test: what is compared, and by what.
 
-A candidate is the training that a budget began with, with one thing changed. The baseline and D-TSN are
-trained with each of them, to speak for all solvers; the one with the best mean over both and over games is
-for all solvers alike. Test levels have no part in it.
+A candidate is a budget's recipe with one thing changed. The baseline and D-TSN are trained with each of them,
+to speak for all solvers; the one with the best mean over both and over games is for all solvers alike. Test
+levels have no part in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from dtsn.arrays import Float64s
 from dtsn.config import TrainConfig
 
-RECIPE = "recipe"  # what the choice begins with
+RECIPE = "recipe"  # the budget's own settings
 SOLVERS = ("qnet", "dtsn")
 # Candidates that change nothing for the Q-network: it has no world model to learn, and no search that draws.
 OF_DTSN_ALONE = ("heavy", "greedy")
 
 TITLES = {
-    RECIPE: "the recipe to begin with",
+    RECIPE: "the recipe",
     "plain": "an encoder without normalisation",
     "heavy": "λ of the transition ten times, of the reward a hundred times as large",
     "large": "twice the size",
@@ -32,6 +32,7 @@ TITLES = {
     "draw": "actions drawn from softmax(Q)",
 }
 TEMPERATURES = {"best": None, "draw": 1.0}  # of candidates whose actions are chosen otherwise
+BY_THE_SAME_WEIGHTS = (RECIPE, "greedy", *TEMPERATURES)  # as the rows of the tables
 
 
 class Contender(NamedTuple):
@@ -75,19 +76,13 @@ def candidate(train: TrainConfig, name: str | None) -> TrainConfig:
             return train
 
 
-def choice_players() -> list[str]:
-    """Return the names of all contenders to train and to play the validation levels."""
+def choice_players(candidates: Collection[str] = tuple(TITLES)) -> list[str]:
+    """Return the names of the contenders to train and to play the validation levels."""
     return [
         name
         for name, each in CONTENDERS.items()
-        if each.solver == "dtsn" or each.candidate not in OF_DTSN_ALONE
+        if each.candidate in candidates and (each.solver == "dtsn" or each.candidate not in OF_DTSN_ALONE)
     ]
-
-
-def trained_as(player: str) -> str:
-    """Return the run that a player acts with: those that only act otherwise borrow the recipe's."""
-    name, solver = contender(player)
-    return f"{RECIPE}.{solver}" if name in ("greedy", *TEMPERATURES) else player
 
 
 def choice_table(scores: Mapping[str, Mapping[str, Float64s]]) -> dict[str, dict[str, float]]:

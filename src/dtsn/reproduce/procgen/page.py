@@ -17,10 +17,10 @@ from dtsn.reproduce.paper import (
     RERUN_PROCGEN_Z,
 )
 from dtsn.reproduce.procgen.budgets import (
+    PROCGEN_BEST,
     PROCGEN_BUDGETS,
-    PROCGEN_CHANGED,
+    PROCGEN_ROWS,
     PROCGEN_TITLES,
-    PROCGEN_VARIANTS,
     ProcgenBudget,
 )
 from dtsn.reproduce.procgen.choice import SOLVERS as CHOICE_SOLVERS
@@ -41,12 +41,8 @@ def procgen_page(
 ) -> str:
     """Write the results page in Markdown; ``pictures``: of the scores and, with curves, of the policies."""
     numbers = PROCGEN_BUDGETS[budget]
-    players = [
-        name
-        for name in PROCGEN_TITLES
-        if name not in PROCGEN_CHANGED and any(name in of for of in scores.values())
-    ]
-    solvers = [name for name in players if name in PROCGEN_VARIANTS]
+    solvers = [name for name in PROCGEN_ROWS if any(name in of for of in scores.values())]
+    players = [name for name in ("random", "expert") if any(name in of for of in scores.values())] + solvers
     missing = [
         f"`{game}`: {', '.join(absent)}"
         for game, of in scores.items()
@@ -81,6 +77,7 @@ def procgen_page(
         "The same by the follow-up (Mittal, Kang & Lee, 2025), which ran the experiment again:",
         _paper_table(RERUN_PROCGEN, list(scores)),
         *_comparison(summary, solvers),
+        *_best_actions(summary["best_action"], scores),
         *_ablations(summary["ablations"], scores),
         *_policies(summary, scores, pictures[1:]),
         *_choice(summary),
@@ -136,6 +133,31 @@ def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]
                 for game, of in summary["games"].items()
             ),
         ),
+    ]
+
+
+def _best_actions(found: Mapping[str, Any], scores: Scores) -> list[str]:
+    """Return the section on the paper's way to act, if all of it has been run on a game."""
+    if not found:
+        return []
+    players = [name for name in PROCGEN_BEST if name in scores[found["games"][0]]]
+    rows = [
+        [game, *(_score(scores[game]["random"]), *(_score(scores[game][name]) for name in players))]
+        for game in found["games"]
+    ]
+    for title, shown in (("**mean Z**", found["mean_z"]), ("95% interval", found["mean_z_interval"])):
+        cells = [shown.get(name) for name in players]
+        rows.append([title, "", *(_number(x) if isinstance(x, float) else _interval(x) for x in cells)])
+    won = found.get("wins", {})
+    rows.append(["games that D-TSN wins", "", *(won.get(name, "–") for name in players)])
+    return [
+        "## Best actions",
+        "The same weights, acting as the paper's solvers do: by the action of the highest Q-value. The "
+        "Q-network and TreeQN then always do the same in the same frame. The searches of Model-based Search "
+        "and D-TSN still draw which nodes they expand, so their Q-values vary, and their actions with them. "
+        "The last column is D-TSN without that: it expands the most promising node. Z-scores are against "
+        "the Q-network's best action.",
+        table(("Game", PROCGEN_TITLES["random"], *(PROCGEN_TITLES[name] for name in players)), rows),
     ]
 
 

@@ -15,7 +15,8 @@ from dtsn.reproduce.procgen.budgets import (
     PROCGEN_VARIANTS,
     ProcgenBudget,
 )
-from dtsn.reproduce.procgen.choice import CONTENDERS, choice_players
+from dtsn.reproduce.procgen.choice import TITLES as CANDIDATES
+from dtsn.reproduce.procgen.choice import choice_players
 from dtsn.reproduce.records import read_record, write_record
 from dtsn.settings import difference, plain
 from dtsn.spelling import did_you_mean
@@ -32,13 +33,16 @@ class ProcgenCampaign:
     paper's numbers, weeks on a GPU; tiny: to try it out"""
     solvers: tuple[str, ...] = ("qnet", "search", "treeqn", "dtsn")
     """rows of the tables; also cloning, dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary,
-    dtsn-5, dtsn-20; with no name, only the experts are trained and tested"""
+    dtsn-5, dtsn-20, and by the same weights qnet-best, search-best, treeqn-best, dtsn-best,
+    dtsn-greedy-best; with no name, only the experts are trained and tested"""
     seeds: int = 1
     """training runs of each solver, seeds 0 and up"""
     ablations: bool = False
     """also D-TSN without one of its parts and with other search lengths, on the budget's ablation games"""
     choose: bool = False
     """instead of the tables: two solvers with one setting changed at a time, on validation levels"""
+    candidates: tuple[str, ...] = tuple(CANDIDATES)
+    """settings that --choose compares; recipe: the budget's own"""
     device: str = "cpu"
     """device of every run: cpu, cuda, cuda:N or mps; the paper's budget needs cuda"""
     results: Path = Path("results/procgen")
@@ -53,6 +57,7 @@ class ProcgenCampaign:
             ("game", self.games, GAMES),
             ("solver", self.solvers, PROCGEN_VARIANTS),
             ("budget", (self.budget,), PROCGEN_BUDGETS),
+            ("candidate", self.candidates, CANDIDATES),
         ):
             if not names and what != "solver":
                 raise UserError(f"{what}s must name at least one {what}, got none")
@@ -74,7 +79,7 @@ class ProcgenCampaign:
         if self.ablations and game in self.settings.ablated:
             names += [name for name in PROCGEN_ABLATIONS if name not in names]
         if self.choose:
-            names = choice_players()
+            names = choice_players(self.candidates)
         solvers = [(name, seed) for seed in range(1 if self.choose else self.seeds) for name in names]
         return [("random", 0), ("expert", 0), *solvers]
 
@@ -150,5 +155,5 @@ def _behind(settings: Mapping[str, Any], game: str, players: Set[str]) -> dict[s
         known["temperature"] = settings.get("temperature")
         if "episodes" in settings:
             known["episodes"] = settings.get("more_episodes", {}).get(game, settings["episodes"])
-        names += ["start" if players & CONTENDERS.keys() and settings.get("start") else "train"]
+        names += ["train"]
     return known | {name: settings[name] for name in names if name in settings}

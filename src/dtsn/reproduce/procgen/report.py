@@ -10,7 +10,7 @@ from dtsn.envs.procgen import GAMES
 from dtsn.errors import UserError
 from dtsn.evaluation.rows import Columns, ProcgenRow, read_rows
 from dtsn.reproduce.markdown import runtime_table, write_text
-from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_CHANGED, PROCGEN_TITLES
+from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS, PROCGEN_ROWS, PROCGEN_TITLES
 from dtsn.reproduce.procgen.choice import best_candidate, choice_players, choice_table
 from dtsn.reproduce.procgen.figures import policy_curves, procgen_scores
 from dtsn.reproduce.procgen.page import procgen_page
@@ -53,7 +53,7 @@ def build_procgen_report(results: Path, pages: Path, budget: str = HEADLINE) -> 
     random = {game: float(of["random"].mean()) for game, of in scores.items() if "random" in of}
     files = sorted((folder / "curves" / budget).glob("*.csv"))
     curves = {path.stem: read_columns(path, "step", "return") for path in files if path.stem in GAMES}
-    shown = {name: title for name, title in PROCGEN_TITLES.items() if name not in PROCGEN_CHANGED}
+    shown = {name: PROCGEN_TITLES[name] for name in ("random", "expert", *PROCGEN_ROWS)}
     written = [
         write_text(folder / f"summary{suffix}.json", json.dumps(summary, indent=1) + "\n"),
         procgen_scores(scores, shown, figures / f"procgen-scores{suffix}.png"),

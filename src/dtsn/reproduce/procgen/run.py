@@ -30,7 +30,7 @@ from dtsn.experts.scripted import ScriptedExpert
 from dtsn.processes import prepare
 from dtsn.reproduce.cost import probe, probe_expert
 from dtsn.reproduce.jobs import Executor, Job
-from dtsn.reproduce.procgen.choice import trained_as
+from dtsn.reproduce.procgen.budgets import trained_as
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
 from dtsn.storage import replace_durably
 from dtsn.training.loading import load_solver
@@ -176,18 +176,21 @@ def estimate_hours(campaign: ProcgenCampaign) -> float:
         if players and game not in budget.scripted and not campaign.expert_path(game).exists():
             expert = budget.expert_of(game)
             seconds += expert.steps / expert.action_repeat * probe_expert(expert)
-        for player in (player for player, _ in missing if player not in ("random", "expert")):
+        trained: set[tuple[str, int]] = set()
+        for player, seed in (test for test in missing if test[0] not in ("random", "expert")):
             config = replace(budget, train=train).config(player, 0)
             if player not in probes:
                 probes[player] = probe(config, FRAME_SHAPE, NUM_ACTIONS, PROBE_BATCH)
             step, decision = probes[player]
-            owed = trained_as(player) == player
-            seconds += config.steps * share * step * owed + budget.levels * DECISIONS * decision
+            seconds += budget.levels * DECISIONS * decision
+            run = (trained_as(player), seed)
+            seconds += config.steps * share * step * (run not in trained)
+            trained.add(run)
     return seconds / 3600
 
 
 if __name__ == "__main__":
     raw = json.loads(sys.argv[1])
-    raw |= {"games": tuple(raw["games"]), "solvers": tuple(raw["solvers"])}
+    raw |= {name: tuple(raw[name]) for name in ("games", "solvers", "candidates")}
     raw |= {"results": Path(raw["results"]), "runs": Path(raw["runs"])}
     run_game(ProcgenCampaign(**raw), sys.argv[2])

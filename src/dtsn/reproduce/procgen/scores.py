@@ -11,7 +11,7 @@ import numpy as np
 from dtsn.arrays import Float64s
 from dtsn.errors import UserError
 from dtsn.evaluation.rows import Columns
-from dtsn.reproduce.procgen.budgets import PROCGEN_CHANGED, PROCGEN_VARIANTS
+from dtsn.reproduce.procgen.budgets import PROCGEN_BEST, PROCGEN_CHANGED, PROCGEN_VARIANTS
 from dtsn.reproduce.statistics import Estimate, crossed_bootstrap, crossed_variance
 
 Episodes = Mapping[str, Mapping[str, Mapping[int, Columns]]]  # game -> player -> seed -> columns
@@ -37,6 +37,11 @@ def all_scores(episodes: Episodes) -> dict[str, dict[str, Float64s]]:
     return scores
 
 
+def baseline_of(player: str) -> str:
+    """Return the Q-network that chooses its actions as the player does."""
+    return f"{BASELINE}-best" if player in PROCGEN_BEST else BASELINE
+
+
 def z_score(scores: Float64s, baseline: Float64s) -> float:
     """Compute ``(μ_π − μ_B) / σ_B`` over the episodes of all seeds; NaN if the baseline never varies."""
     spread = float(baseline.std())
@@ -51,7 +56,8 @@ def normalised(scores: Float64s, baseline: Float64s, random: Float64s) -> float:
 
 def mean_z(scores: Scores, player: str, games: Sequence[str]) -> float:
     """Average a player's Z-scores over games."""
-    return float(np.mean([z_score(scores[game][player], scores[game][BASELINE]) for game in games]))
+    baseline = baseline_of(player)
+    return float(np.mean([z_score(scores[game][player], scores[game][baseline]) for game in games]))
 
 
 def mean_z_interval(scores: Scores, player: str, games: Sequence[str]) -> tuple[float, float]:
@@ -60,7 +66,7 @@ def mean_z_interval(scores: Scores, player: str, games: Sequence[str]) -> tuple[
     def statistic(drawn: Sequence[Sequence[Float64s]]) -> float:
         return float(np.mean([z_score(ours, baseline) for ours, baseline in drawn]))
 
-    pairs = [(scores[game][player], scores[game][BASELINE]) for game in games]
+    pairs = [(scores[game][player], scores[game][baseline_of(player)]) for game in games]
     return crossed_bootstrap(pairs, statistic, RESAMPLES)
 
 
@@ -99,6 +105,7 @@ def summarise(episodes: Episodes, scripted: Collection[str] = ()) -> dict[str, A
     shared = {
         name: [game for game, of in scores.items() if name in of and BASELINE in of]
         for name in PROCGEN_VARIANTS
+        if name not in PROCGEN_BEST
     }
     players = [name for name, games in shared.items() if games and name != BASELINE]
 
@@ -108,6 +115,7 @@ def summarise(episodes: Episodes, scripted: Collection[str] = ()) -> dict[str, A
 
     return {
         "ablations": ablations(scores),
+        "best_action": best_actions(scores),
         "games": {
             game: {player: _cell(episodes[game], of, player) for player in of} for game, of in scores.items()
         },
@@ -137,14 +145,33 @@ def ablations(scores: Scores) -> dict[str, Any]:
     """
     changed = [name for name in PROCGEN_CHANGED if any(name in of for of in scores.values())]
     games = [game for game, of in scores.items() if {BASELINE, "dtsn", *changed} <= of.keys()]
-    if not (changed and games):
+    return {"games": games, **_mean_z_of(scores, ("dtsn", *changed), games)} if changed and games else {}
+
+
+def best_actions(scores: Scores) -> dict[str, Any]:
+    """Return mean Z-scores and wins of solvers that take their best action, over the games all have played.
+
+    Empty without such games.
+    """
+    players = [name for name in PROCGEN_BEST if any(name in of for of in scores.values())]
+    games = [game for game, of in scores.items() if {*players} <= of.keys()]
+    baseline = baseline_of("dtsn-best")
+    if not games or baseline not in players:
         return {}
+    others = [name for name in players if name != baseline]
+    found = {"games": games, **_mean_z_of(scores, others, games)}
+    if "dtsn-best" in players:
+        found["wins"] = {
+            other: wins(scores, "dtsn-best", other, games) for other in players if other != "dtsn-best"
+        }
+    return found
+
+
+def _mean_z_of(scores: Scores, players: Sequence[str], games: Sequence[str]) -> dict[str, Any]:
     return {
-        "games": games,
-        "mean_z": {name: _rounded(mean_z(scores, name, games)) for name in ("dtsn", *changed)},
+        "mean_z": {name: _rounded(mean_z(scores, name, games)) for name in players},
         "mean_z_interval": {
-            name: [_rounded(end) for end in mean_z_interval(scores, name, games)]
-            for name in ("dtsn", *changed)
+            name: [_rounded(end) for end in mean_z_interval(scores, name, games)] for name in players
         },
     }
 
@@ -158,9 +185,10 @@ def _cell(episodes: Mapping[str, Mapping[int, Columns]], of: Mapping[str, Float6
         "n": values.size,
         "seeds": sorted(episodes[player]),
     }
-    if BASELINE in of and player != BASELINE:
-        cell["z"] = _rounded(z_score(values, of[BASELINE]))
-        cell["like_baseline"] = _rounded(alike(episodes[player], episodes[BASELINE]))
+    baseline = baseline_of(player)
+    if baseline in of and player != baseline:
+        cell["z"] = _rounded(z_score(values, of[baseline]))
+        cell["like_baseline"] = _rounded(alike(episodes[player], episodes[baseline]))
     if {BASELINE, "random"} <= of.keys():
         cell["bns"] = _rounded(normalised(values, of[BASELINE], of["random"]))
     return cell
