@@ -109,7 +109,12 @@ def test_a_choice_changes_one_thing_and_never_sees_test_levels(tmp_path, monkeyp
         levels=1,
     )
     monkeypatch.setitem(PROCGEN_BUDGETS, "tiny", tiny)
-    assert tiny.config("recipe.dtsn", 0) == tiny.config("dtsn", 0)  # so one training run serves both
+    larger = replace(tiny, train=tiny.config("large.dtsn", 0), start=tiny.train)  # as once it has won
+    assert larger.config("recipe.dtsn", 0) == tiny.config("dtsn", 0)
+    assert larger.config("dtsn", 0) == larger.config("large.dtsn", 0)
+    assert {name: larger.trained_as(f"{name}.dtsn") for name in (RECIPE, "large", "best", "near")} == {
+        RECIPE: "recipe.dtsn", "large": "dtsn", "best": "dtsn", "near": "near.dtsn",
+    }  # fmt: skip
     base = plain(asdict(tiny.config("dtsn", 0)))
     changed = {name: difference(plain(asdict(tiny.config(f"{name}.dtsn", 0))), base) for name in TITLES}
     assert {name for name, differs in changed.items() if not differs} == {RECIPE, *TEMPERATURES}

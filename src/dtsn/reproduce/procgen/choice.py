@@ -1,8 +1,8 @@
 """One recipe for all solvers, chosen on validation levels before any test: what is compared, and by what.
 
-A candidate is a budget's recipe with one thing changed. The baseline and D-TSN are trained with each of them,
-to speak for all solvers; the one with the best mean over both and over games is for all solvers alike. Test
-levels have no part in it.
+A candidate is the recipe that a budget began with, with one thing changed. The baseline and D-TSN are trained
+with each of them, to speak for all solvers; what is chosen is for all solvers alike. Ways to act are compared
+by the weights of the training that was chosen. Test levels have no part in it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import NamedTuple
 from dtsn.arrays import Float64s
 from dtsn.config import TrainConfig
 
-RECIPE = "recipe"  # the budget's own settings
+RECIPE = "recipe"  # what the choice begins with
 SOLVERS = ("qnet", "dtsn")
 # Candidates that change nothing for the Q-network: it has no world model to learn, and no search that draws.
 OF_DTSN_ALONE = ("heavy", "greedy")
 
 TITLES = {
-    RECIPE: "the recipe",
+    RECIPE: "the recipe to begin with",
     "plain": "an encoder without normalisation",
     "heavy": "λ of the transition ten times, of the reward a hundred times as large",
     "large": "twice the size",
+    "small": "half the size",
     "q-heavy": "λ1 ten times as large",
     "q-light": "λ1 a tenth as large",
     "near": "a discount of 0.95",
@@ -32,7 +33,7 @@ TITLES = {
     "draw": "actions drawn from softmax(Q)",
 }
 TEMPERATURES = {"best": None, "draw": 1.0}  # of candidates whose actions are chosen otherwise
-BY_THE_SAME_WEIGHTS = (RECIPE, "greedy", *TEMPERATURES)  # as the rows of the tables
+ACTING = ("greedy", *TEMPERATURES)  # candidates that only act otherwise, by the weights behind the tables
 
 
 class Contender(NamedTuple):
@@ -60,10 +61,10 @@ def candidate(train: TrainConfig, name: str | None) -> TrainConfig:
             weights = solver.weights
             weights = replace(weights, transition=10 * weights.transition, reward=100 * weights.reward)
             return replace(train, solver=replace(solver, weights=weights))
-        case "large":
-            return replace(
-                train, network=replace(network, latent=2 * network.latent, hidden=2 * network.hidden)
-            )
+        case "large" | "small":
+            factor = 2 if name == "large" else 0.5
+            latent, hidden = int(factor * network.latent), int(factor * network.hidden)
+            return replace(train, network=replace(network, latent=latent, hidden=hidden))
         case "q-heavy" | "q-light":
             factor = 10 if name == "q-heavy" else 0.1
             weights = replace(solver.weights, q=factor * solver.weights.q)

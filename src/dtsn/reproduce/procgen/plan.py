@@ -15,8 +15,8 @@ from dtsn.reproduce.procgen.budgets import (
     PROCGEN_VARIANTS,
     ProcgenBudget,
 )
+from dtsn.reproduce.procgen.choice import CONTENDERS, choice_players
 from dtsn.reproduce.procgen.choice import TITLES as CANDIDATES
-from dtsn.reproduce.procgen.choice import choice_players
 from dtsn.reproduce.records import read_record, write_record
 from dtsn.settings import difference, plain
 from dtsn.spelling import did_you_mean
@@ -42,7 +42,7 @@ class ProcgenCampaign:
     choose: bool = False
     """instead of the tables: two solvers with one setting changed at a time, on validation levels"""
     candidates: tuple[str, ...] = tuple(CANDIDATES)
-    """settings that --choose compares; recipe: the budget's own"""
+    """settings that --choose compares; recipe: what the choice began with"""
     device: str = "cpu"
     """device of every run: cpu, cuda, cuda:N or mps; the paper's budget needs cuda"""
     results: Path = Path("results/procgen")
@@ -155,5 +155,8 @@ def _behind(settings: Mapping[str, Any], game: str, players: Set[str]) -> dict[s
         known["temperature"] = settings.get("temperature")
         if "episodes" in settings:
             known["episodes"] = settings.get("more_episodes", {}).get(game, settings["episodes"])
-        names += ["train"]
+        if players & CONTENDERS.keys():
+            known["start"] = settings.get("start") or settings.get("train")
+        else:
+            names += ["train"]
     return known | {name: settings[name] for name in names if name in settings}

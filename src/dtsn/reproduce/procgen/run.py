@@ -30,7 +30,6 @@ from dtsn.experts.scripted import ScriptedExpert
 from dtsn.processes import prepare
 from dtsn.reproduce.cost import probe, probe_expert
 from dtsn.reproduce.jobs import Executor, Job
-from dtsn.reproduce.procgen.budgets import trained_as
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
 from dtsn.storage import replace_durably
 from dtsn.training.loading import load_solver
@@ -73,8 +72,9 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
             policy = behaviour_policy(campaign, game).policy(seed, min(GAMES_AT_ONCE, len(levels)))
         else:
             collect(campaign, game)
-            run = folder / trained_as(player) / f"seed-{seed}"
-            train_solver(campaign, game, trained_as(player), seed)
+            trained_as = budget.trained_as(player)
+            run = folder / trained_as / f"seed-{seed}"
+            train_solver(campaign, game, trained_as, seed)
             rule = budget.config(player, seed).solver.act_rule
             solver = load_solver(run, campaign.device, act_rule=rule)
             policy = solver_policy(solver, levels, seed, budget.temperature_of(player))
@@ -183,7 +183,7 @@ def estimate_hours(campaign: ProcgenCampaign) -> float:
                 probes[player] = probe(config, FRAME_SHAPE, NUM_ACTIONS, PROBE_BATCH)
             step, decision = probes[player]
             seconds += budget.levels * DECISIONS * decision
-            run = (trained_as(player), seed)
+            run = (budget.trained_as(player), seed)
             seconds += config.steps * share * step * (run not in trained)
             trained.add(run)
     return seconds / 3600
