@@ -242,13 +242,16 @@ def play_levels(
         frames = np.concatenate([play.frame for play in playing])
         steps = np.array([len(play.actions) for play in playing])
         actions = np.asarray(policy(frames, np.array([play.number for play in playing]), steps), np.int32)
+        # Every game has a thread of its own: to wait for each in turn would take twice as long as for all.
+        for play, action in zip(playing, actions, strict=True):
+            play.game.send(action[None])
         going, ended = [], []
         for play, action in zip(playing, actions, strict=True):
             play.actions.append(int(action))
             if keep_frames:
                 play.frames.append(play.frame)
                 held += 1
-            play.frame, rewards, terminated, truncated, info = play.game.step(action[None])
+            play.frame, rewards, terminated, truncated, info = play.game.recv()
             play.rewards.append(float(rewards[0]))
             if terminated[0] or truncated[0]:
                 held -= len(play.frames)
