@@ -77,17 +77,19 @@ _PROCGEN_DISCOUNTED = replace(_PROCGEN_SOLVER, discount=0.99)
 # CQL's term alone is the cross-entropy of softmax(Q). Not in the paper: what readers compare with first.
 CLONING = Recipe("cloning", "Behaviour cloning (ours)", "qnet", weights={"q": 0})
 # The paper's solvers take the action of the highest Q-value. Searches still draw what they expand, so D-TSN
-# and Model-based Search do not choose the same action in the same state every time; the last one does.
+# and Model-based Search do not choose the same action in the same state every time; the last two do.
 PROCGEN_BEST = {
     f"{name}-best": Recipe(f"{name}-best", f"{each.title}, best action", name, weights_of=name)
     for name, each in SOLVER_RECIPES.items()
 } | {
-    "dtsn-greedy-best": Recipe(
-        "dtsn-greedy-best",
-        "D-TSN, greedy search, best action",
+    f"{name}-greedy-best": Recipe(
+        f"{name}-greedy-best",
+        f"{SOLVER_RECIPES[name].title}, greedy search, best action",
+        name,
         settings={"act_rule": "greedy"},
-        weights_of="dtsn",
+        weights_of=name,
     )
+    for name in ("search", "dtsn")
 }
 PROCGEN_VARIANTS = SOLVER_RECIPES | {CLONING.key: CLONING} | ABLATIONS | SEARCH_LENGTHS | PROCGEN_BEST
 PROCGEN_CHANGED = (*ABLATIONS, *SEARCH_LENGTHS)  # D-TSN without a part or with another search length

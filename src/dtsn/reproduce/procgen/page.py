@@ -155,8 +155,8 @@ def _best_actions(found: Mapping[str, Any], scores: Scores) -> list[str]:
         "The same weights, acting as the paper's solvers do: by the action of the highest Q-value. The "
         "Q-network and TreeQN then always do the same in the same frame. The searches of Model-based Search "
         "and D-TSN still draw which nodes they expand, so their Q-values vary, and their actions with them. "
-        "The last column is D-TSN without that: it expands the most promising node. Z-scores are against "
-        "the Q-network's best action.",
+        "A greedy search does not: it expands the most promising node. Z-scores are against the Q-network's "
+        "best action.",
         table(("Game", PROCGEN_TITLES["random"], *(PROCGEN_TITLES[name] for name in players)), rows),
     ]
 
