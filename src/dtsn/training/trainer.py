@@ -75,7 +75,7 @@ class Trainer:
         self.ranks.part(config.batch_size)  # refuses one with too few rows
         self.observation, self.num_actions = observation, num_actions
         self.solver = make_solver(config, observation, num_actions, world_model).to(self.device)
-        # Fused: one pass over all weights instead of a dozen small operations on each, 0.6 ms instead of 3.
+        # Fused: one pass over all weights instead of a dozen small operations on each.
         self.optimizer = torch.optim.AdamW(
             self.solver.world_model.parameters(),
             lr=config.learning_rate,

@@ -223,7 +223,7 @@ PROCGEN_BUDGETS = {
         scripted=("bigfish", "climber", "heist", "leaper", "maze", "miner", "plunder"),
         ablated=("bigfish", "coinrun", "fruitbot", "starpilot"),
         start=_DAY_START,
-        # Half the size plays as well on validation levels, in two thirds of the time.
+        # Half the size plays as well on validation levels and is cheaper.
         train=candidate(_DAY_START, "small"),
         levels=500,
         # The best action of a solver that learned from a policy with noise often leaves it stuck.

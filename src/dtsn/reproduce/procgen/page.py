@@ -142,8 +142,7 @@ def _best_actions(found: Mapping[str, Any], scores: Scores) -> list[str]:
         return []
     players = [name for name in PROCGEN_BEST if name in scores[found["games"][0]]]
     rows = [
-        [game, *(_score(scores[game]["random"]), *(_score(scores[game][name]) for name in players))]
-        for game in found["games"]
+        [game, *(_score(scores[game].get(name)) for name in ("random", *players))] for game in found["games"]
     ]
     for title, shown in (("**mean Z**", found["mean_z"]), ("95% interval", found["mean_z_interval"])):
         cells = [shown.get(name) for name in players]
