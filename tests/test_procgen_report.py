@@ -44,8 +44,8 @@ def test_best_actions_are_compared_with_the_baselines_best_action():
         "search-best": 2.0,
         "treeqn-best": 1.0,
         "dtsn-best": 3.0,
-        "dtsn-greedy-best": 1.0,
     }
+    greedy = {"search-greedy-best": 1.0, "dtsn-greedy-best": 4.0}
 
     def episodes(means):
         spread = np.array([-1.0, 1.0])  # standard deviation 1
@@ -53,13 +53,17 @@ def test_best_actions_are_compared_with_the_baselines_best_action():
                    for name, mean in means.items()}  # fmt: skip
         return {name: {0: column} for name, column in columns.items()}
 
-    found = summarise({"maze": episodes(drawn | best), "heist": episodes(drawn)})
+    found = summarise(
+        {"maze": episodes(drawn | best), "heist": episodes(drawn), "ninja": episodes(drawn | best | greedy)}
+    )
     assert found["mean_z"] == {"dtsn": 0.0}  # best actions have no part in it
-    assert found["best_action"]["games"] == ["maze"]
-    assert found["best_action"]["mean_z"] == {
-        "search-best": 1.0, "treeqn-best": 0.0, "dtsn-best": 2.0, "dtsn-greedy-best": 0.0,
-    }  # fmt: skip
-    assert found["best_action"]["wins"]["search-best"] == "1/1"
+    best_action = found["best_action"]
+    assert best_action["games"] == ["maze", "ninja"]
+    assert best_action["mean_z"] == {"search-best": 1.0, "treeqn-best": 0.0, "dtsn-best": 2.0}
+    assert best_action["wins"] == {"qnet-best": "2/2", "search-best": "2/2", "treeqn-best": "2/2"}
+    assert best_action["greedy_search"]["games"] == ["ninja"]  # of greedy searches only where both are
+    assert best_action["greedy_search"]["mean_z"]["dtsn-greedy-best"] == 3.0
+    assert best_action["greedy_search"]["wins"]["dtsn-greedy-best"] == "0/1"
     assert found["games"]["maze"]["dtsn-best"]["z"] == 2.0
     assert summarise({"heist": episodes(drawn)})["best_action"] == {}
 
@@ -136,14 +140,20 @@ def test_the_page_and_the_summary(tmp_path):
     assert summary["mean_z_without_dodgeball"]["dtsn"] == pytest.approx(alone)
     page = out.read_text()
     assert "## Best actions" not in page
-    for player in ("qnet-best", "dtsn-best"):
+    for player in ("qnet-best", "search-best", "treeqn-best", "dtsn-best", "dtsn-greedy-best"):
         path = tmp_path / "results" / "procgen" / "rows" / "day" / "coinrun" / player / "seed-0.csv.gz"
-        write_rows(path, rows(1.0 if player == "qnet-best" else 3.0))
+        write_rows(path, rows(3.0 if player == "dtsn-best" else 1.0))
     build_procgen_report(tmp_path / "results", out.parent)
     section = out.read_text().split("## Best actions")[1].split("## ")[0]
     assert "| coinrun |" in section
     assert "dodgeball" not in section
-    assert "| games that D-TSN wins |  | 1/1 | – |" in section
+    assert "| games that D-TSN wins |  | 1/1 | 1/1 | 1/1 | – |" in section
+    assert "greedy search" not in section  # Model-based Search has not been tested with one
+    path = tmp_path / "results" / "procgen" / "rows" / "day" / "coinrun" / "search-greedy-best"
+    write_rows(path / "seed-0.csv.gz", rows(1.0))
+    build_procgen_report(tmp_path / "results", out.parent)
+    section = out.read_text().split("## Best actions")[1].split("## ")[0]
+    assert "| games that D-TSN wins |  | 1/1 | 1/1 | 1/1 | – | 1/1 | 1/1 |" in section
     page = out.read_text()
     assert "not the paper's budget" in page
     assert "where solvers draw their actions from softmax(Q / 0.5)." in page

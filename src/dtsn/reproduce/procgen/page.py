@@ -25,7 +25,7 @@ from dtsn.reproduce.procgen.budgets import (
 )
 from dtsn.reproduce.procgen.choice import SOLVERS as CHOICE_SOLVERS
 from dtsn.reproduce.procgen.choice import TITLES as CHOICES
-from dtsn.reproduce.procgen.scores import BASELINE, SOLVERS, Scores, score_interval
+from dtsn.reproduce.procgen.scores import BASELINE, BEST, SOLVERS, Scores, score_interval
 
 KINDS = {"ppg": "PPG", "scripted": "script"}
 
@@ -140,24 +140,32 @@ def _best_actions(found: Mapping[str, Any], scores: Scores) -> list[str]:
     """Return the section on the paper's way to act, if all of it has been run on a game."""
     if not found:
         return []
-    players = [name for name in PROCGEN_BEST if name in scores[found["games"][0]]]
+    sections = [
+        "## Best actions",
+        "The same weights, acting as the paper's solvers do: by the action of the highest Q-value. The "
+        "Q-network and TreeQN then always do the same in the same frame. The searches of Model-based Search "
+        "and D-TSN still draw which nodes they expand, so their Q-values vary, and their actions with them. "
+        "Z-scores are against the Q-network's best action.",
+        _best_table(found, BEST, scores),
+    ]
+    if greedy := found.get("greedy_search"):
+        sections += [
+            "A greedy search draws nothing: it expands the most promising node. On the games where it was "
+            "tested:",
+            _best_table(greedy, tuple(PROCGEN_BEST), scores),
+        ]
+    return sections
+
+
+def _best_table(found: Mapping[str, Any], players: Sequence[str], scores: Scores) -> str:
     rows = [
         [game, *(_score(scores[game].get(name)) for name in ("random", *players))] for game in found["games"]
     ]
     for title, shown in (("**mean Z**", found["mean_z"]), ("95% interval", found["mean_z_interval"])):
         cells = [shown.get(name) for name in players]
         rows.append([title, "", *(_number(x) if isinstance(x, float) else _interval(x) for x in cells)])
-    won = found.get("wins", {})
-    rows.append(["games that D-TSN wins", "", *(won.get(name, "–") for name in players)])
-    return [
-        "## Best actions",
-        "The same weights, acting as the paper's solvers do: by the action of the highest Q-value. The "
-        "Q-network and TreeQN then always do the same in the same frame. The searches of Model-based Search "
-        "and D-TSN still draw which nodes they expand, so their Q-values vary, and their actions with them. "
-        "A greedy search does not: it expands the most promising node. Z-scores are against the Q-network's "
-        "best action.",
-        table(("Game", PROCGEN_TITLES["random"], *(PROCGEN_TITLES[name] for name in players)), rows),
-    ]
+    rows.append(["games that D-TSN wins", "", *(found["wins"].get(name, "–") for name in players)])
+    return table(("Game", PROCGEN_TITLES["random"], *(PROCGEN_TITLES[name] for name in players)), rows)
 
 
 def _ablations(found: Mapping[str, Any], scores: Scores) -> list[str]:

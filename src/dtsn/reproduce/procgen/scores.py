@@ -19,6 +19,7 @@ Scores = Mapping[str, Mapping[str, Float64s]]  # game -> player -> [S, L], seeds
 
 SOLVERS = ("qnet", "search", "treeqn", "dtsn")
 BASELINE = SOLVERS[0]
+BEST = tuple(f"{name}-best" for name in SOLVERS)
 FAILED_BASELINE = "dodgeball"  # the paper's Q-network fails here, which makes much of its mean Z-score
 RESAMPLES = 2000
 
@@ -151,20 +152,21 @@ def ablations(scores: Scores) -> dict[str, Any]:
 def best_actions(scores: Scores) -> dict[str, Any]:
     """Return mean Z-scores and wins of solvers that take their best action, over the games all have played.
 
-    Empty without such games.
+    ``greedy_search`` holds the same with the greedy searches beside them, over the games that these have
+    played too. Empty without such games.
     """
-    players = [name for name in PROCGEN_BEST if any(name in of for of in scores.values())]
+    found = _compare_best(scores, BEST)
+    greedy = _compare_best(scores, tuple(PROCGEN_BEST))
+    return found | ({"greedy_search": greedy} if greedy else {})
+
+
+def _compare_best(scores: Scores, players: Sequence[str]) -> dict[str, Any]:
     games = [game for game, of in scores.items() if {*players} <= of.keys()]
-    baseline = baseline_of("dtsn-best")
-    if not games or baseline not in players:
+    if not games:
         return {}
-    others = [name for name in players if name != baseline]
-    found = {"games": games, **_mean_z_of(scores, others, games)}
-    if "dtsn-best" in players:
-        found["wins"] = {
-            other: wins(scores, "dtsn-best", other, games) for other in players if other != "dtsn-best"
-        }
-    return found
+    others = [name for name in players if name != baseline_of(name)]
+    won = {name: wins(scores, "dtsn-best", name, games) for name in players if name != "dtsn-best"}
+    return {"games": games, **_mean_z_of(scores, others, games), "wins": won}
 
 
 def _mean_z_of(scores: Scores, players: Sequence[str], games: Sequence[str]) -> dict[str, Any]:
