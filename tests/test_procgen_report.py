@@ -154,6 +154,14 @@ def test_the_page_and_the_summary(tmp_path):
     build_procgen_report(tmp_path / "results", out.parent)
     section = out.read_text().split("## Best actions")[1].split("## ")[0]
     assert "| games that D-TSN wins |  | 1/1 | 1/1 | 1/1 | – | 1/1 | 1/1 |" in section
+    start = "dtsn reproduce procgen --budget day --games"
+    commands = [line for line in out.read_text().splitlines() if line.startswith(start)]
+    best = f"{start} coinrun --solvers qnet-best search-best treeqn-best dtsn-best"
+    assert commands == [
+        f"{start} coinrun dodgeball --solvers qnet search treeqn dtsn --seeds 1",
+        best,
+        f"{best} search-greedy-best dtsn-greedy-best",
+    ]
     page = out.read_text()
     assert "not the paper's budget" in page
     assert "where solvers draw their actions from softmax(Q / 0.5)." in page

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dtsn.arrays import Float64s
+from dtsn.envs.procgen import GAMES
 from dtsn.reproduce.markdown import configuration, table
 from dtsn.reproduce.paper import (
     PAPER_PROCGEN,
@@ -34,7 +35,6 @@ def procgen_page(
     summary: Mapping[str, Any],
     scores: Scores,
     budget: str,
-    meta: Mapping[str, Any],
     *,
     runtime: str,
     pictures: Sequence[str],
@@ -86,11 +86,28 @@ def procgen_page(
         "[performance.md](performance.md).",
         runtime,
         "## How they were made",
-        f"```\n{meta['command']}\n```" if "command" in meta else "",
+        "This makes the rows above, and skips those that exist. Ours were made by several calls; `meta.json` "
+        "beside the rows lists them.",
+        "```sh\n" + "\n".join(_commands(budget, summary)) + "\n```",
         configuration(numbers.train),
         *(["## Missing", "\n".join(f"- {line}" for line in missing)] if missing else []),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _commands(budget: str, summary: Mapping[str, Any]) -> list[str]:
+    """Return the commands that make what the page shows, from nothing."""
+    games = summary["games"]
+    solvers = [name for name in PROCGEN_ROWS if any(name in of for of in games.values())]
+    seeds = max((len(cell["seeds"]) for of in games.values() for cell in of.values()), default=1)
+    start = f"dtsn reproduce procgen --budget {budget} --games"
+    all_games = "all" if set(games) == set(GAMES) else " ".join(games)
+    ablations = " --ablations" * bool(summary["ablations"])
+    commands = [f"{' '.join([start, all_games, '--solvers', *solvers])} --seeds {seeds}{ablations}"]
+    for best in filter(None, (summary["best_action"], summary["best_action"].get("greedy_search"))):
+        players = ["qnet-best", *best["mean_z"]]
+        commands.append(" ".join([start, *best["games"], "--solvers", *players]))
+    return commands
 
 
 def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]:

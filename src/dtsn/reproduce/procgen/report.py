@@ -64,7 +64,6 @@ def build_procgen_report(results: Path, pages: Path, budget: str = HEADLINE) -> 
         summary,
         scores,
         budget,
-        meta,
         runtime=runtime,
         pictures=[x.name for x in written[1:]],
     )
