@@ -157,6 +157,27 @@ def test_values_may_be_columns() -> None:
     torch.testing.assert_close(one.q, both.q[:1])
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_outputs_may_be_strided(rows: int) -> None:
+    """A model may return views of its own, as one whose rewards are the same everywhere does."""
+
+    class Strided:
+        def expand(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+            children, reward = model.expand(latent)
+            return children.transpose(0, 1).contiguous().transpose(0, 1), reward.T.contiguous().T
+
+        def value(self, latent: Tensor) -> Tensor:
+            return model.value(latent).repeat_interleave(2)[::2]
+
+    model = random_model(3, seed=2)
+    root = torch.randn(rows, 5, dtype=torch.float64)
+    for search in (
+        lambda of: full_expansion(of, root, depth=3),
+        lambda of: best_first_search(of, root, iterations=6, rule="greedy"),
+    ):
+        torch.testing.assert_close(search(Strided()).q, search(model).q, rtol=0, atol=0)
+
+
 def test_one_row_draws_what_it_draws_in_a_batch() -> None:
     model, root = random_model(4, seed=3), torch.randn(8, 5, dtype=torch.float64)
     uniforms = torch.rand(8, 12)

@@ -110,7 +110,7 @@ def _grow(
     latents = children.latent.new_empty(root.shape[0], tables.stored, *children.latent.shape[2:])
     for t in range(iterations):
         reward, shut = children.reward, None
-        value = model.value(children.latent.flatten(0, 1)).view(reward.shape)
+        value = model.value(children.latent.flatten(0, 1)).reshape(reward.shape)
         if ends is not None:
             reward, value, shut = ends.add(children, value)
             if places is not None:

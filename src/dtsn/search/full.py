@@ -100,10 +100,10 @@ def _grow(model: LatentModel, root: Tensor, children: Children, depth: int, disc
     for level in range(1, depth):
         inner.append(returns.detach())
         children = expand_plainly(model, children.latent.flatten(0, 1))
-        reward = children.reward.view(batch, -1)  # [B, n·A]
+        reward = children.reward.reshape(batch, -1)  # [B, n·A]
         returns = returns.repeat_interleave(actions, 1) + discount**level * reward
         rewards.append(reward.detach())
-    value = model.value(children.latent.flatten(0, 1)).view(batch, -1)
+    value = model.value(children.latent.flatten(0, 1)).reshape(batch, -1)
     leaves = returns + discount**depth * value
     not_evaluated = torch.zeros_like(torch.cat(inner, 1))
     return Grown(
@@ -129,13 +129,13 @@ def _grow_masked(model: LatentModel, root: Tensor, children: Children, depth: in
         expanded.append(inner)
         here = inner.repeat_interleave(actions, 1)  # [B, n·A]
         if children.valid is not None:
-            here = here & children.valid.view(batch, -1)
+            here = here & children.valid.reshape(batch, -1)
         if level > 1:  # a dead end remains a leaf: an expansion that found nothing is none
             inner = inner & here.view(batch, -1, actions).any(2)
             candidates.append(path_values[-1].masked_fill(inner, -torch.inf))
-        value = model.value(children.latent.flatten(0, 1)).view(batch, -1)
-        terminal = None if children.terminal is None else children.terminal.view(batch, -1)
-        reward, value = as_counted(children.reward.view(batch, -1), value, ~here, terminal)
+        value = model.value(children.latent.flatten(0, 1)).reshape(batch, -1)
+        terminal = None if children.terminal is None else children.terminal.reshape(batch, -1)
+        reward, value = as_counted(children.reward.reshape(batch, -1), value, ~here, terminal)
         returns = returns.repeat_interleave(actions, 1) + discount ** (level - 1) * reward
         inner = here if terminal is None else here & ~is_end(terminal)
         rewards.append(reward)

@@ -51,7 +51,7 @@ class Places:
     def add(self, latent: Tensor, shut: Tensor) -> Tensor:
         """Note the next nodes ``latent [B, n, ...]`` save those ``shut``; which are aliases, ``[B, n]``."""
         here = slice(self.made, self.made + shut.shape[1])
-        key, counts = self.key(latent.detach().flatten(0, 1)).view(shut.shape), ~shut
+        key, counts = self.key(latent.detach().flatten(0, 1)).reshape(shut.shape), ~shut
         self.keys[:, here], self.counts[:, here] = key, counts
         same = (self.keys[:, None, : here.stop] == key[:, :, None]) & self.counts[:, None, : here.stop]
         own = self.canonical[:, here]  # still the slots themselves
