@@ -48,7 +48,12 @@ def solver(
 ) -> Solver:
     """A walk on a line: action 0 goes right, action 1 left; `moves` and `rewards` are what the model says."""
     model = WorldModel(
-        nn.Identity(), Fixed(torch.tensor(moves)[:, None]), Fixed(torch.tensor(rewards)), Scaled(value), 2, (1,)
+        nn.Identity(),
+        Fixed(torch.tensor(moves)[:, None]),
+        Fixed(torch.tensor(rewards)),
+        Scaled(value),
+        2,
+        (1,),
     )
     config = SolverConfig(name, iterations=iterations)
     return Solver.create(config, Box(-9, 9, (1,)), Discrete(2), world_model=model)

@@ -1,8 +1,10 @@
-"""Play unseen levels with a trained solver and count successes."""
+"""Play unseen levels with a trained solver and count successes; compare its world model with data."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +12,7 @@ import tyro
 
 from dtsn.cli.arguments import Command
 from dtsn.cli.options import Device, Layout, at_least_one, load, load_for_halls
-from dtsn.cli.terminal import add_result, console, done, make_table, progress
+from dtsn.cli.terminal import add_result, console, done, make_table, pairs, progress
 from dtsn.config import Rule
 from dtsn.envs.navigation import NavigationOptions
 from dtsn.errors import UserError
@@ -19,6 +21,7 @@ from dtsn.processes import prepare
 PLAN_LEVELS = 500  # of the levels that are played, those on which plans are checked
 
 if TYPE_CHECKING:
+    from dtsn.batch import Batch
     from dtsn.evaluation.rows import NavigationRow
     from dtsn.solvers.solver import Solver
     from dtsn.training.runs import Environment
@@ -192,6 +195,57 @@ def eval_procgen(
         out or RunFolder(run).folder("evaluation"), f"{game}-{mode}-T{solver.act_iterations}{unusual}"
     )
     done(f"wrote {write_rows(path, rows)}", "dtsn reproduce procgen (all solvers, with a report)")
+
+
+def eval_model(
+    run: tyro.conf.Positional[Path],
+    data: tyro.conf.Positional[Path],
+    transitions: int = 4096,
+    iterations: int | None = None,
+    seed: int = 0,
+    device: Device = "auto",
+    threads: int = 1,
+) -> None:
+    """Compare what a trained world model predicts with the transitions of a data set.
+
+    Best with data that the solver was not trained on. A search through a model that predicts nothing cannot
+    plan, however well the solver plays.
+
+    Example: dtsn eval model runs/coinrun-dtsn data/coinrun.h5
+
+    Args:
+        run: a run folder or a checkpoint.
+        data: a data set of the same environment.
+        transitions: how many to compare with, at most all of them.
+        iterations: expansions of the search; as trained if not given.
+        seed: chooses the transitions, and what the search draws.
+        device: where to run; auto takes CUDA where there is one.
+        threads: CPU threads; small networks are fastest with one.
+    """
+    from dtsn.data.reader import Dataset
+    from dtsn.evaluation.predictions import check_predictions
+
+    prepare(threads)
+    at_least_one(transitions=transitions)
+    solver = load(run, device, act_iterations=iterations)
+    with Dataset(data) as dataset, progress("transitions") as update:
+        size = min(transitions, len(dataset), 256)
+        count = min(transitions, len(dataset)) // size
+
+        def batches() -> Iterator[Batch]:
+            for number, batch in enumerate(islice(dataset.batches(size, seed), count), 1):
+                yield batch
+                update(number * size, count * size)
+
+        found = check_predictions(solver, batches(), seed)
+    what = f"{solver.config.name}, T = {solver.act_iterations}, {found.transitions} transitions of {data}"
+    shown = {
+        "next state": f"{found.transition_error:.2f} of the error of predicting that nothing changes",
+        "reward": f"{found.reward_explained:.2f} of the variance explained (below 0: worse than the mean)",
+        "return": f"{found.return_explained:.2f} of the variance explained, by Q after the search",
+        "search": f"prefers another action than a single expansion does in {found.changed_actions:.0%}",
+    }
+    console().print(pairs(shown.items(), what))
 
 
 def trained_on(run: Path) -> dict[str, Any]:

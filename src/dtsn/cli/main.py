@@ -13,7 +13,7 @@ from dtsn.cli.collect import collect_navigation, collect_procgen
 from dtsn.cli.data import data_export, data_import, data_import_dgrl, data_info
 from dtsn.cli.demo import demo
 from dtsn.cli.doctor import doctor
-from dtsn.cli.evaluate import eval_navigation, eval_procgen, eval_run
+from dtsn.cli.evaluate import eval_model, eval_navigation, eval_procgen, eval_run
 from dtsn.cli.inspect import plan, play, view
 from dtsn.cli.reproduce import (
     report,
@@ -48,8 +48,8 @@ COMMANDS: dict[str, dict[str, Entry]] = {
             "DATA",
         ),
         "eval": Group(
-            "Test a trained solver on unseen levels",
-            {"navigation": eval_navigation, "procgen": eval_procgen},
+            "Test a trained solver on unseen levels, or its world model on data",
+            {"navigation": eval_navigation, "procgen": eval_procgen, "model": eval_model},
             eval_run,
             "RUN",
         ),

@@ -28,6 +28,11 @@ from dtsn.reproduce.procgen.choice import SOLVERS as CHOICE_SOLVERS
 from dtsn.reproduce.procgen.choice import TITLES as CHOICES
 from dtsn.reproduce.procgen.scores import BASELINE, BEST, SOLVERS, Scores, score_interval
 
+PREDICTED = {
+    "transition_error": "next state",
+    "reward_explained": "reward",
+    "changed_actions": "changed",
+}
 KINDS = {"ppg": "PPG", "scripted": "script"}
 
 
@@ -78,6 +83,7 @@ def procgen_page(
         _paper_table(RERUN_PROCGEN, list(scores)),
         *_comparison(summary, solvers),
         *_best_actions(summary["best_action"], scores),
+        *_predictions(summary["predictions"]),
         *_ablations(summary["ablations"], scores),
         *_policies(summary, scores, pictures[1:]),
         *_choice(summary),
@@ -183,6 +189,37 @@ def _best_table(found: Mapping[str, Any], players: Sequence[str], scores: Scores
         rows.append([title, "", *(_number(x) if isinstance(x, float) else _interval(x) for x in cells)])
     rows.append(["games that D-TSN wins", "", *(found["wins"].get(name, "–") for name in players)])
     return table(("Game", PROCGEN_TITLES["random"], *(PROCGEN_TITLES[name] for name in players)), rows)
+
+
+def _predictions(found: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> list[str]:
+    """Return the section on the learned world models, if some were compared with their data."""
+    if not found:
+        return []
+    columns = [
+        (player, name)
+        for player in ("search", "treeqn", "dtsn")
+        for name in PREDICTED
+        if player != "treeqn" or name != "transition_error"  # it learns no transition but by its Q-values
+    ]
+    rows = [
+        (game, *(_prediction(of.get(player, {}).get(name), name) for player, name in columns))
+        for game, of in found.items()
+    ]
+    return [
+        "## What the world models predict",
+        "On 4,096 transitions of a solver's own training data. *Next state*: squared error of the predicted "
+        "latent state, where 1 is the error of predicting that nothing changes. *Reward*: share of the "
+        "rewards' variance that is explained; below 0 it is worse than always to predict the mean. "
+        "*Changed*: how often the search prefers another action than a single expansion does. A search "
+        "through a model with 1 and 0 cannot plan.",
+        table(("Game", *(f"{PROCGEN_TITLES[player]}: {PREDICTED[name]}" for player, name in columns)), rows),
+    ]
+
+
+def _prediction(value: float | None, name: str) -> str:
+    if value is None or name != "changed_actions":
+        return _number(value)
+    return f"{100 * value:.0f}%"
 
 
 def _ablations(found: Mapping[str, Any], scores: Scores) -> list[str]:

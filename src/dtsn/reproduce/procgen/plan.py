@@ -92,6 +92,10 @@ class ProcgenCampaign:
         """Return where the test rows of a player go."""
         return self.rows_folder / game / player / f"seed-{seed}.csv.gz"
 
+    def predictions_path(self, game: str, player: str, seed: int) -> Path:
+        """Return where it is said what the world model of a run predicts."""
+        return self.results / "predictions" / self.budget / game / player / f"seed-{seed}.json"
+
     def curve_path(self, game: str) -> Path:
         """Return where the learning curve of a game's behaviour policy goes."""
         return self.results / "curves" / self.budget / f"{game}.csv"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dtsn.envs.procgen import GAMES
@@ -28,6 +28,13 @@ RUNTIME = {
 }
 
 
+PREDICTIONS = {
+    "transition_error": (None, NUMBER),
+    "reward_explained": (None, NUMBER),
+    "changed_actions": NUMBER,
+}
+
+
 def build_procgen_report(results: Path, pages: Path, budget: str = HEADLINE) -> list[Path]:
     """Write ``results/procgen/summary.json``, and the page of one budget with its figures to ``pages``.
 
@@ -44,7 +51,8 @@ def build_procgen_report(results: Path, pages: Path, budget: str = HEADLINE) -> 
     scores = all_scores(episodes)
     meta = read_record(folder / "rows" / budget / "meta.json")
     summary = summarise(episodes, PROCGEN_BUDGETS[budget].scripted) | {
-        "budget": {"name": budget, **meta.get("numbers", {})}
+        "predictions": _predictions(folder / "predictions" / budget),
+        "budget": {"name": budget, **meta.get("numbers", {})},
     }
     if choice := choice_table(all_scores(validated)):
         summary["choice"] = {"games": list(validated), "table": choice, "best": best_candidate(choice)}
@@ -78,6 +86,27 @@ def _read_episodes(folder: Path, players: Collection[str]) -> dict[str, dict[str
         if game in GAMES and player in players:
             episodes.setdefault(game, {}).setdefault(player, {})[seed_of(path)] = read_rows(path, ProcgenRow)
     return episodes
+
+
+def _predictions(folder: Path) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Average over seeds what the world models of each game and solver predict."""
+    read: dict[str, dict[str, list[dict[str, float | None]]]] = {}
+    for path in sorted(folder.glob("*/*/seed-*.json")):
+        game, player = path.parts[-3:-1]
+        if game in GAMES and player in PROCGEN_ROWS:
+            found = checked(read_json(path, MAX_RECORD_BYTES), PREDICTIONS, str(path))
+            read.setdefault(game, {}).setdefault(player, []).append(found)
+    return {
+        game: {player: {name: _mean([seed[name] for seed in seeds]) for name in PREDICTIONS}
+               for player, seeds in of.items()}
+        for game, of in read.items()
+    }  # fmt: skip
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Average numbers; None if one of them is missing."""
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 4) if len(known) == len(values) else None
 
 
 def _runtime(path: Path) -> str:

@@ -6,6 +6,7 @@ resumed if it was begun, so a campaign can be stopped at any time.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -16,10 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from dtsn.arrays import Ints
+from dtsn.config import SOLVERS
 from dtsn.data.reader import Dataset
 from dtsn.data.writer import DatasetWriter
 from dtsn.envs.procgen import FRAME_SHAPE, NUM_ACTIONS, ProcgenOptions, split_range
 from dtsn.errors import UserError
+from dtsn.evaluation.predictions import check_predictions
 from dtsn.evaluation.procgen import GAMES_AT_ONCE, evaluate_procgen, solver_policy
 from dtsn.evaluation.rows import write_rows
 from dtsn.experts import ppg
@@ -30,6 +33,7 @@ from dtsn.experts.scripted import ScriptedExpert
 from dtsn.processes import prepare
 from dtsn.reproduce.cost import probe, probe_expert
 from dtsn.reproduce.jobs import Executor, Job
+from dtsn.reproduce.procgen.budgets import PROCGEN_VARIANTS
 from dtsn.reproduce.procgen.plan import ProcgenCampaign
 from dtsn.storage import replace_durably
 from dtsn.training.loading import load_solver
@@ -38,6 +42,10 @@ from dtsn.training.runs import RunFolder, read_metrics
 from dtsn.training.trainer import Trainer
 
 DECISIONS = 200  # of an episode, roughly
+CHECKED_BATCH, CHECKED_BATCHES = (
+    256,
+    16,
+)  # transitions that the predictions of a world model are compared with
 PROBE_BATCH = 16  # a training step of the paper's size would take too long to be timed
 
 
@@ -85,8 +93,38 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
         mean = sum(row.score for row in rows) / len(rows)
         spent = ", ".join(f"{name} {value / 60:.1f} min" for name, value in seconds.items())
         say(f"{game} {player} seed {seed}: mean score {mean:.2f} on {len(rows)} levels ({spent})")
+    if not campaign.choose:
+        check_models(campaign, game)
     if not campaign.is_done(game):
         write_curve(campaign, game)
+
+
+def check_models(campaign: ProcgenCampaign, game: str) -> None:
+    """Compare the world models of a game's runs with its data; what was compared before is skipped."""
+    data = campaign.data_path(game)
+    waiting = [
+        (run, path)
+        for player, seed in campaign.tests(game)
+        if has_world_model(player)
+        and not (path := campaign.predictions_path(game, player, seed)).exists()
+        and has_run(run := campaign.runs / campaign.budget / game / player / f"seed-{seed}")
+    ]
+    if not waiting or not data.exists():
+        return
+    with Dataset(data, verify=False) as dataset:
+        size = min(CHECKED_BATCH, len(dataset))
+        batches = list(itertools.islice(dataset.batches(size, seed=0), CHECKED_BATCHES))
+    for run, path in waiting:
+        found = check_predictions(load_solver(run, campaign.device), batches)
+        known = {name: value if np.isfinite(value) else None for name, value in found._asdict().items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_durably(path, (json.dumps(known, indent=1) + "\n").encode())
+
+
+def has_world_model(player: str) -> bool:
+    """Tell whether a player is a run of its own in which a world model is trained."""
+    recipe = PROCGEN_VARIANTS.get(player)
+    return recipe is not None and not recipe.weights_of and "reward" in SOLVERS[recipe.solver].losses
 
 
 def behaviour_policy(campaign: ProcgenCampaign, game: str) -> BehaviourPolicy:
