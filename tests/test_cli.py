@@ -226,6 +226,9 @@ def test_train_and_eval(folder: Path, inside: Callable[..., str]) -> None:
     inside("eval", "runs/q", "--levels", "20", "--split", "validation", "--rule", "greedy", "--seed", "3")
     assert (run / "evaluation/exits-1-T10-greedy-validation-seed3.csv.gz").exists()
     assert [path.read_bytes() for path in rows] == before
+    said = inside("eval", "model", "runs/q", "data.h5", "--transitions", "100")
+    assert "qnet, T = 10, 100 transitions of data.h5" in said
+    assert "a single expansion does in 0%" in said  # a Q-network makes one
     said = inside("export", "runs/q", "graph", "--pt2", "--mask")
     assert "wrote graph.pt2: Q-values differ by at most" in " ".join(said.split())
     inside("export", "runs/q", "solver")
@@ -552,6 +555,8 @@ MISTAKES = {
         "typo holds no run to resume",
     ),
     "eval of no run": (("eval", "procgen", "typo"), "typo"),
+    "world model of no run": (("eval", "model", "typo", "data.h5"), "typo is neither a checkpoint nor"),
+    "no transitions": (("eval", "model", "typo", "data.h5", "--transitions", "0"), "transitions must be at"),
     "report of nothing": (("report", "--results", "missing"), "missing has no rows of navigation, procgen"),
     "negative steps": (("train", "--steps", "-3"), "steps must be at least 1, got -3"),
     "steps of no number": (("train", "--steps", "many"), "many"),

@@ -59,6 +59,10 @@ def test_a_game_from_nothing_to_rows_and_back(tmp_path):
     run_game(both, "leaper", said.append)
     assert both.missing("leaper") == []
     assert all(path.read_bytes() == content for path, content in rows.items())
+    found = json.loads(both.predictions_path("leaper", "dtsn", 0).read_text())
+    assert found["transitions"] > 0
+    assert 0 <= found["changed_actions"] <= 1
+    assert not both.predictions_path("leaper", "qnet", 0).exists()  # it trains no world model
     best = campaign(tmp_path, solvers=("qnet-best", "dtsn-greedy-best"))
     run_game(best, "leaper", said.append)
     assert best.missing("leaper") == []

@@ -202,6 +202,30 @@ def test_figures_policies_and_run_times(tmp_path):
     assert f"| {policy.mean() - drawn.mean():+.2f} ± {half:.2f} |" in gains  # of coinrun, the second game
 
 
+def test_predictions_are_averaged_over_seeds(tmp_path):
+    campaign(tmp_path, ("coinrun",))
+    known = {"transitions": 4096, "transition_error": 0.5, "reward_explained": -0.25, "return_explained": 0.5}
+    for player, seed, changed in (("dtsn", 0, 0.1), ("dtsn", 1, 0.3), ("treeqn", 0, 0.0), ("dtsn-5", 0, 1.0)):
+        path = tmp_path / "procgen" / "predictions" / "day" / "coinrun" / player / f"seed-{seed}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(known | {"changed_actions": changed}))
+    build_procgen_report(tmp_path, tmp_path)
+    section = (tmp_path / "procgen-results.md").read_text().split("## What the world models predict")[1]
+    # Of TreeQN, which learns no transition, no error is shown; Model-based Search has not been compared.
+    assert "| coinrun | – | – | – | −0.25 | 0% | 0.50 | −0.25 | 20% |" in section
+    summary = json.loads((tmp_path / "procgen" / "summary.json").read_text())
+    assert summary["predictions"]["coinrun"].keys() == {"dtsn", "treeqn"}
+    path.with_name("seed-1.json").write_text(json.dumps(known))  # of an ablation: not shown, not read
+    build_procgen_report(tmp_path, tmp_path)
+    lost = path.parents[1] / "dtsn" / "seed-1.json"
+    lost.write_text(json.dumps(known | {"changed_actions": 0.1, "reward_explained": None}))  # all the same
+    build_procgen_report(tmp_path, tmp_path)
+    assert "| 0.50 | – | 10% |" in (tmp_path / "procgen-results.md").read_text()
+    lost.write_text(json.dumps(known))
+    with pytest.raises(ValueError, match=r"seed-1\.json 'changed_actions' must be"):
+        build_procgen_report(tmp_path, tmp_path)
+
+
 def test_what_is_missing_is_listed_and_no_rows_write_nothing(tmp_path):
     assert build_procgen_report(tmp_path, tmp_path) == []
     campaign(tmp_path, games=("maze",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import islice
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -240,8 +241,12 @@ def eval_model(
         found = check_predictions(solver, batches(), seed)
     what = f"{solver.config.name}, T = {solver.act_iterations}, {found.transitions} transitions of {data}"
     shown = {
-        "next state": f"{found.transition_error:.2f} of the error of predicting that nothing changes",
-        "reward": f"{found.reward_explained:.2f} of the variance explained (below 0: worse than the mean)",
+        "next state": "nothing changes in these data"
+        if isnan(found.transition_error)
+        else f"{found.transition_error:.2f} of the error of predicting that nothing changes",
+        "reward": "the same in all of these data, nothing to explain"
+        if isnan(found.reward_explained)
+        else f"{found.reward_explained:.2f} of the variance explained (below 0: worse than the mean)",
         "return": f"{found.return_explained:.2f} of the variance explained, by Q after the search",
         "search": f"prefers another action than a single expansion does in {found.changed_actions:.0%}",
     }
