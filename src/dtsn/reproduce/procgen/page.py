@@ -31,6 +31,7 @@ from dtsn.reproduce.procgen.scores import BASELINE, BEST, SOLVERS, Scores, score
 PREDICTED = {
     "transition_error": "next state",
     "reward_explained": "reward",
+    "return_explained": "return",
     "changed_actions": "changed",
 }
 KINDS = {"ppg": "PPG", "scripted": "script"}
@@ -195,12 +196,7 @@ def _predictions(found: Mapping[str, Mapping[str, Mapping[str, float | None]]]) 
     """Return the section on the learned world models, if some were compared with their data."""
     if not found:
         return []
-    columns = [
-        (player, name)
-        for player in ("search", "treeqn", "dtsn")
-        for name in PREDICTED
-        if player != "treeqn" or name != "transition_error"  # it learns no transition but by its Q-values
-    ]
+    columns = [(player, name) for player in ("search", "dtsn") for name in PREDICTED]
     rows = [
         (game, *(_prediction(of.get(player, {}).get(name), name) for player, name in columns))
         for game, of in found.items()
@@ -209,9 +205,9 @@ def _predictions(found: Mapping[str, Mapping[str, Mapping[str, float | None]]]) 
         "## What the world models predict",
         "On 4,096 transitions of a solver's own training data. *Next state*: squared error of the predicted "
         "latent state, where 1 is the error of predicting that nothing changes. *Reward*: share of the "
-        "rewards' variance that is explained; below 0 it is worse than always to predict the mean. "
-        "*Changed*: how often the search prefers another action than a single expansion does. A search "
-        "through a model with 1 and 0 cannot plan.",
+        "rewards' variance that is explained; below 0 it is worse than always to predict the mean. *Return*: "
+        "the same of the returns, by Q after the search. *Changed*: how often the search prefers another "
+        "action than a single expansion does. A search through a model with 1 and 0 cannot plan.",
         table(("Game", *(f"{PROCGEN_TITLES[player]}: {PREDICTED[name]}" for player, name in columns)), rows),
     ]
 

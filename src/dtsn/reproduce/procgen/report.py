@@ -31,6 +31,7 @@ RUNTIME = {
 PREDICTIONS = {
     "transition_error": (None, NUMBER),
     "reward_explained": (None, NUMBER),
+    "return_explained": (None, NUMBER),
     "changed_actions": NUMBER,
 }
 
