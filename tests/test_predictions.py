@@ -133,6 +133,6 @@ def test_nothing_to_compare_is_refused():
     constant = walks()
     same = Batch(constant.observation, constant.action, torch.ones(64), torch.ones(64),
                  constant.observation, constant.terminated)  # fmt: skip
-    found = check_predictions(solver([0.0, 0.0], [0.0, 0.0]), [same])
+    found = check_predictions(solver([STEP, -STEP], [0.0, 0.0]), [same])
     assert math.isnan(found.transition_error)
     assert math.isnan(found.reward_explained)

@@ -230,6 +230,11 @@ def eval_model(
     at_least_one(transitions=transitions)
     solver = load(run, device, act_iterations=iterations)
     with Dataset(data) as dataset, progress("transitions") as update:
+        if dataset.num_actions != solver.world_model.num_actions:
+            raise UserError(
+                f"{data} must have the {solver.world_model.num_actions} actions of {run}, "
+                f"got {dataset.num_actions}"
+            )
         size = min(transitions, len(dataset), 256)
         count = min(transitions, len(dataset)) // size
 
@@ -240,17 +245,18 @@ def eval_model(
 
         found = check_predictions(solver, batches(), seed)
     what = f"{solver.config.name}, T = {solver.act_iterations}, {found.transitions} transitions of {data}"
+    variance = "of the variance explained"
     shown = {
-        "next state": "nothing changes in these data"
-        if isnan(found.transition_error)
-        else f"{found.transition_error:.2f} of the error of predicting that nothing changes",
-        "reward": "the same in all of these data, nothing to explain"
-        if isnan(found.reward_explained)
-        else f"{found.reward_explained:.2f} of the variance explained (below 0: worse than the mean)",
-        "return": f"{found.return_explained:.2f} of the variance explained, by Q after the search",
-        "search": f"prefers another action than a single expansion does in {found.changed_actions:.0%}",
+        "next state": (found.transition_error, "of the error of predicting that nothing changes"),
+        "reward": (found.reward_explained, f"{variance} (below 0: worse than the mean)"),
+        "return": (found.return_explained, f"{variance}, by Q after the search"),
     }
-    console().print(pairs(shown.items(), what))
+    lines = {
+        name: "the same in all of these data, nothing to predict" if isnan(value) else f"{value:.2f} {words}"
+        for name, (value, words) in shown.items()
+    }
+    lines["search"] = f"prefers another action than a single expansion does in {found.changed_actions:.0%}"
+    console().print(pairs(lines.items(), what))
 
 
 def trained_on(run: Path) -> dict[str, Any]:

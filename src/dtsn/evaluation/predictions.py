@@ -49,9 +49,10 @@ def check_predictions(solver: Solver, batches: Iterable[Batch], seed: int = 0) -
     if not columns:
         raise UserError("batches must hold at least one batch, got none")
     error, still, reward, said, target, q, changed, shown = torch.cat(columns, 1).double()
+    moved = float((still * shown).sum())
     return Predictions(
         transitions=len(reward),
-        transition_error=float((error * shown).sum() / (still * shown).sum()),
+        transition_error=float((error * shown).sum()) / moved if moved else float("nan"),
         reward_explained=_explained(said, reward),
         return_explained=_explained(q, target),
         changed_actions=float(changed.mean()),

@@ -42,10 +42,7 @@ from dtsn.training.runs import RunFolder, read_metrics
 from dtsn.training.trainer import Trainer
 
 DECISIONS = 200  # of an episode, roughly
-CHECKED_BATCH, CHECKED_BATCHES = (
-    256,
-    16,
-)  # transitions that the predictions of a world model are compared with
+CHECKED_BATCH, CHECKED_BATCHES = 256, 16  # of transitions, to compare world models with
 PROBE_BATCH = 16  # a training step of the paper's size would take too long to be timed
 
 
