@@ -86,11 +86,19 @@ def test_a_game_from_nothing_to_rows_and_back(tmp_path):
         ({"budget": "papr"}, "did you mean 'paper'"),
         ({"candidates": ("recpie",)}, "did you mean 'recipe'"),
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"seeds": 2, "first_seed": 2}, "first_seed must be from 0 to 1, got 2"),
+        ({"first_seed": -1}, "first_seed must be from 0 to 0, got -1"),
     ],
 )
 def test_bad_settings(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         campaign(tmp_path, **changes)
+
+
+def test_first_seeds_can_be_skipped(tmp_path):
+    whole, rest = (campaign(tmp_path, seeds=3, first_seed=first) for first in (0, 1))
+    skipped = set(whole.tests("leaper")) - set(rest.tests("leaper"))
+    assert skipped == {("qnet", 0), ("dtsn", 0)}
 
 
 def test_ablations_are_of_the_budgets_games(tmp_path):

@@ -156,11 +156,21 @@ def test_the_page_and_the_summary(tmp_path):
     assert "| games that D-TSN wins |  | 1/1 | 1/1 | 1/1 | – | 1/1 | 1/1 |" in section
     start = "dtsn reproduce procgen --budget day --games"
     commands = [line for line in out.read_text().splitlines() if line.startswith(start)]
-    best = f"{start} coinrun --solvers qnet-best search-best treeqn-best dtsn-best"
+    best = "--solvers qnet-best search-best treeqn-best dtsn-best"
+    greedy = f"{best} search-greedy-best dtsn-greedy-best"
     assert commands == [
         f"{start} coinrun dodgeball --solvers qnet search treeqn dtsn --seeds 1",
-        best,
-        f"{best} search-greedy-best dtsn-greedy-best",
+        f"{start} coinrun {greedy} --seeds 1",
+    ]
+    for player in ("qnet-best", "search-best", "treeqn-best", "dtsn-best"):
+        folder = tmp_path / "results" / "procgen" / "rows" / "day" / "dodgeball" / player
+        write_rows(folder / "seed-1.csv.gz", rows(1.0))  # another seed will do
+    build_procgen_report(tmp_path / "results", out.parent)
+    assert "Q-network's best action; 1 training run each." in out.read_text()
+    commands = [line for line in out.read_text().splitlines() if line.startswith(start)]
+    assert commands[1:] == [
+        f"{start} coinrun dodgeball {best} --seeds 2",
+        f"{start} coinrun {greedy} --seeds 1",
     ]
     page = out.read_text()
     assert "not the paper's budget" in page

@@ -83,7 +83,7 @@ def procgen_page(
         "The same by the follow-up (Mittal, Kang & Lee, 2025), which ran the experiment again:",
         _paper_table(RERUN_PROCGEN, list(scores)),
         *_comparison(summary, solvers),
-        *_best_actions(summary["best_action"], scores),
+        *_best_actions(summary, scores),
         *_predictions(summary["predictions"]),
         *_ablations(summary["ablations"], scores),
         *_policies(summary, scores, pictures[1:]),
@@ -104,17 +104,23 @@ def procgen_page(
 
 def _commands(budget: str, summary: Mapping[str, Any]) -> list[str]:
     """Return the commands that make what the page shows, from nothing."""
-    games = summary["games"]
-    solvers = [name for name in PROCGEN_ROWS if any(name in of for of in games.values())]
-    seeds = max((len(cell["seeds"]) for of in games.values() for cell in of.values()), default=1)
-    start = f"dtsn reproduce procgen --budget {budget} --games"
-    all_games = "all" if set(games) == set(GAMES) else " ".join(games)
-    ablations = " --ablations" * bool(summary["ablations"])
-    commands = [f"{' '.join([start, all_games, '--solvers', *solvers])} --seeds {seeds}{ablations}"]
-    for best in filter(None, (summary["best_action"], summary["best_action"].get("greedy_search"))):
-        players = ["qnet-best", *best["mean_z"]]
-        commands.append(" ".join([start, *best["games"], "--solvers", *players]))
-    return commands
+    cells = summary["games"]
+    solvers = [name for name in PROCGEN_ROWS if any(name in of for of in cells.values())]
+    found = summary["best_action"]
+    greedy = found.get("greedy_search", {})
+    shown = [greedy] if found.get("games") == greedy.get("games") else [found, greedy]
+
+    def command(games: Sequence[str], players: Sequence[str]) -> str:
+        named = ["all"] if set(games) == set(GAMES) else games
+        seeds = [cells[game][name]["seeds"] for game in games for name in players if name in cells[game]]
+        last = max((max(each) for each in seeds), default=0)
+        start = f"dtsn reproduce procgen --budget {budget} --games"
+        return f"{' '.join([start, *named, '--solvers', *players])} --seeds {last + 1}"
+
+    return [
+        command(list(cells), solvers) + " --ablations" * bool(summary["ablations"]),
+        *(command(best["games"], ["qnet-best", *best["mean_z"]]) for best in shown if best),
+    ]
 
 
 def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]:
@@ -160,8 +166,9 @@ def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]
     ]
 
 
-def _best_actions(found: Mapping[str, Any], scores: Scores) -> list[str]:
+def _best_actions(summary: Mapping[str, Any], scores: Scores) -> list[str]:
     """Return the section on the paper's way to act, if all of it has been run on a game."""
+    found = summary["best_action"]
     if not found:
         return []
     sections = [
@@ -169,7 +176,7 @@ def _best_actions(found: Mapping[str, Any], scores: Scores) -> list[str]:
         "The same weights, acting as the paper's solvers do: by the action of the highest Q-value. The "
         "Q-network and TreeQN then always do the same in the same frame. The searches of Model-based Search "
         "and D-TSN still draw which nodes they expand, so their Q-values vary, and their actions with them. "
-        "Z-scores are against the Q-network's best action.",
+        f"Z-scores are against the Q-network's best action; {_runs(summary, BEST)}.",
         _best_table(found, BEST, scores),
     ]
     if greedy := found.get("greedy_search"):

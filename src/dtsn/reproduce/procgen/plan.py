@@ -37,6 +37,8 @@ class ProcgenCampaign:
     search-greedy-best, dtsn-greedy-best; with no name, only the experts are trained and tested"""
     seeds: int = 1
     """training runs of each solver, seeds 0 and up"""
+    first_seed: int = 0
+    """skip the seeds before this one: 1 with --seeds 2 runs seed 1 alone"""
     ablations: bool = False
     """also D-TSN without one of its parts and with other search lengths, on the budget's ablation games"""
     choose: bool = False
@@ -67,6 +69,8 @@ class ProcgenCampaign:
                     raise UserError(f"{what} must be one of {', '.join(known)}, got {name!r}{hint}")
         if self.seeds < 1:
             raise UserError(f"seeds must be at least 1, got {self.seeds}")
+        if not 0 <= self.first_seed < self.seeds:
+            raise UserError(f"first_seed must be from 0 to {self.seeds - 1}, got {self.first_seed}")
 
     @property
     def settings(self) -> ProcgenBudget:
@@ -80,7 +84,8 @@ class ProcgenCampaign:
             names += [name for name in PROCGEN_ABLATIONS if name not in names]
         if self.choose:
             names = choice_players(self.candidates)
-        solvers = [(name, seed) for seed in range(1 if self.choose else self.seeds) for name in names]
+        seeds = range(1) if self.choose else range(self.first_seed, self.seeds)
+        solvers = [(name, seed) for seed in seeds for name in names]
         return [("random", 0), ("expert", 0), *solvers]
 
     @property
