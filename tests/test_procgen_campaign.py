@@ -63,7 +63,7 @@ def test_a_game_from_nothing_to_rows_and_back(tmp_path):
     assert found["transitions"] > 0
     assert 0 <= found["changed_actions"] <= 1
     assert not both.predictions_path("leaper", "qnet", 0).exists()  # it trains no world model
-    best = campaign(tmp_path, solvers=("qnet-best", "dtsn-greedy-best"))
+    best = campaign(tmp_path, solvers=("qnet-best", "dtsn-greedy-best", "dtsn-one-best"))
     run_game(best, "leaper", said.append)
     assert best.missing("leaper") == []
     runs = {path.name for path in (best.runs / "tiny" / "leaper").iterdir() if path.is_dir()}
@@ -71,6 +71,7 @@ def test_a_game_from_nothing_to_rows_and_back(tmp_path):
     drawing = replace(PROCGEN_BUDGETS["tiny"], temperature=0.5)
     assert (drawing.temperature_of("qnet"), drawing.temperature_of("qnet-best")) == (0.5, None)
     assert drawing.config("dtsn-greedy-best", 0).solver.act_rule == "greedy"
+    assert drawing.config("dtsn-one-best", 0).solver.act_iterations == 1
     path = both.rows_path("leaper", "qnet", 0)
     path.unlink()  # a lost file is made again from the checkpoint, the same
     run_game(both, "leaper", said.append)

@@ -172,7 +172,12 @@ def test_the_page_and_the_summary(tmp_path):
         f"{start} coinrun dodgeball {best} --seeds 2",
         f"{start} coinrun {greedy} --seeds 1",
     ]
+    assert "one expansion" not in out.read_text()
+    path = tmp_path / "results" / "procgen" / "rows" / "day" / "coinrun" / "dtsn-one-best" / "seed-0.csv.gz"
+    write_rows(path, rows(0.5))
+    build_procgen_report(tmp_path / "results", out.parent)
     page = out.read_text()
+    assert "| games that D-TSN wins |  | 0/1 | 1/1 | – |" in page  # its greedy search, against one expansion
     assert "not the paper's budget" in page
     assert "where solvers draw their actions from softmax(Q / 0.5)." in page
     assert "Missing" not in page

@@ -77,7 +77,8 @@ _PROCGEN_DISCOUNTED = replace(_PROCGEN_SOLVER, discount=0.99)
 # CQL's term alone is the cross-entropy of softmax(Q). Not in the paper: what readers compare with first.
 CLONING = Recipe("cloning", "Behaviour cloning (ours)", "qnet", weights={"q": 0})
 # The paper's solvers take the action of the highest Q-value. Searches still draw what they expand, so D-TSN
-# and Model-based Search do not choose the same action in the same state every time; the last two do.
+# and Model-based Search do not choose the same action in the same state every time. With a greedy search they
+# do, and so does D-TSN with one expansion, which shows what its search adds to its weights.
 PROCGEN_BEST = {
     f"{name}-best": Recipe(f"{name}-best", f"{each.title}, best action", name, weights_of=name)
     for name, each in SOLVER_RECIPES.items()
@@ -91,6 +92,13 @@ PROCGEN_BEST = {
     )
     for name in ("search", "dtsn")
 }
+ONE_EXPANSION = Recipe(
+    "dtsn-one-best",
+    f"{SOLVER_RECIPES['dtsn'].title}, one expansion, best action",
+    settings={"act_iterations": 1},
+    weights_of="dtsn",
+)
+PROCGEN_BEST[ONE_EXPANSION.key] = ONE_EXPANSION
 PROCGEN_VARIANTS = SOLVER_RECIPES | {CLONING.key: CLONING} | ABLATIONS | SEARCH_LENGTHS | PROCGEN_BEST
 PROCGEN_CHANGED = (*ABLATIONS, *SEARCH_LENGTHS)  # D-TSN without a part or with another search length
 PROCGEN_ROWS = tuple(name for name in PROCGEN_VARIANTS if name not in (*PROCGEN_CHANGED, *PROCGEN_BEST))

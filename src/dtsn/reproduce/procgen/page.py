@@ -18,7 +18,6 @@ from dtsn.reproduce.paper import (
     RERUN_PROCGEN_Z,
 )
 from dtsn.reproduce.procgen.budgets import (
-    PROCGEN_BEST,
     PROCGEN_BUDGETS,
     PROCGEN_ROWS,
     PROCGEN_TITLES,
@@ -26,7 +25,7 @@ from dtsn.reproduce.procgen.budgets import (
 )
 from dtsn.reproduce.procgen.choice import SOLVERS as CHOICE_SOLVERS
 from dtsn.reproduce.procgen.choice import TITLES as CHOICES
-from dtsn.reproduce.procgen.scores import BASELINE, BEST, SOLVERS, Scores, score_interval
+from dtsn.reproduce.procgen.scores import BASELINE, BEST, FIXED, GREEDY, SOLVERS, Scores, score_interval
 
 PREDICTED = {
     "transition_error": "next state",
@@ -108,7 +107,8 @@ def _commands(budget: str, summary: Mapping[str, Any]) -> list[str]:
     solvers = [name for name in PROCGEN_ROWS if any(name in of for of in cells.values())]
     found = summary["best_action"]
     greedy = found.get("greedy_search", {})
-    shown = [greedy] if found.get("games") == greedy.get("games") else [found, greedy]
+    plain = {} if found.get("games") == greedy.get("games") else found
+    shown = [best for best in (plain, greedy, found.get("one_expansion", {})) if best]
 
     def command(games: Sequence[str], players: Sequence[str]) -> str:
         named = ["all"] if set(games) == set(GAMES) else games
@@ -119,7 +119,7 @@ def _commands(budget: str, summary: Mapping[str, Any]) -> list[str]:
 
     return [
         command(list(cells), solvers) + " --ablations" * bool(summary["ablations"]),
-        *(command(best["games"], ["qnet-best", *best["mean_z"]]) for best in shown if best),
+        *(command(best["games"], ["qnet-best", *best["mean_z"]]) for best in shown),
     ]
 
 
@@ -169,7 +169,7 @@ def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]
 def _best_actions(summary: Mapping[str, Any], scores: Scores) -> list[str]:
     """Return the section on the paper's way to act, if all of it has been run on a game."""
     found = summary["best_action"]
-    if not found:
+    if not found.get("games"):
         return []
     sections = [
         "## Best actions",
@@ -183,7 +183,13 @@ def _best_actions(summary: Mapping[str, Any], scores: Scores) -> list[str]:
         sections += [
             "A greedy search draws nothing: it expands the most promising node. On the games where it was "
             "tested:",
-            _best_table(greedy, tuple(PROCGEN_BEST), scores),
+            _best_table(greedy, GREEDY, scores),
+        ]
+    if one := found.get("one_expansion"):
+        sections += [
+            "What does a search add to D-TSN's weights? With one expansion its Q is R + γV of the children, "
+            "as the Q-network's is; a greedy search goes on from there. None of these draws anything:",
+            _best_table(one, FIXED, scores),
         ]
     return sections
 

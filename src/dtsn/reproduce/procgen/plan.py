@@ -34,7 +34,8 @@ class ProcgenCampaign:
     solvers: tuple[str, ...] = ("qnet", "search", "treeqn", "dtsn")
     """rows of the tables; also cloning, dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary,
     dtsn-5, dtsn-20, and by the same weights qnet-best, search-best, treeqn-best, dtsn-best,
-    search-greedy-best, dtsn-greedy-best; with no name, only the experts are trained and tested"""
+    search-greedy-best, dtsn-greedy-best, dtsn-one-best; with no name, only the experts are trained and
+    tested"""
     seeds: int = 1
     """training runs of each solver, seeds 0 and up"""
     first_seed: int = 0

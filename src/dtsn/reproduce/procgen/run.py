@@ -80,8 +80,10 @@ def run_game(campaign: ProcgenCampaign, game: str, say: Callable[[str], None] = 
             trained_as = budget.trained_as(player)
             run = folder / trained_as / f"seed-{seed}"
             train_solver(campaign, game, trained_as, seed)
-            rule = budget.config(player, seed).solver.act_rule
-            solver = load_solver(run, campaign.device, act_rule=rule)
+            acting = budget.config(player, seed).solver
+            solver = load_solver(
+                run, campaign.device, act_rule=acting.act_rule, act_iterations=acting.act_iterations
+            )
             policy = solver_policy(solver, levels, seed, budget.temperature_of(player))
         seconds["training"] = time.monotonic() - started
         rows = evaluate_procgen(policy, options, levels)

@@ -20,6 +20,8 @@ Scores = Mapping[str, Mapping[str, Float64s]]  # game -> player -> [S, L], seeds
 SOLVERS = ("qnet", "search", "treeqn", "dtsn")
 BASELINE = SOLVERS[0]
 BEST = tuple(f"{name}-best" for name in SOLVERS)
+GREEDY = (*BEST, "search-greedy-best", "dtsn-greedy-best")
+FIXED = ("qnet-best", "dtsn-one-best", "dtsn-greedy-best")  # the same action in the same frame every time
 FAILED_BASELINE = "dodgeball"  # the paper's Q-network fails here, which makes much of its mean Z-score
 RESAMPLES = 2000
 
@@ -153,19 +155,22 @@ def best_actions(scores: Scores) -> dict[str, Any]:
     """Return mean Z-scores and wins of solvers that take their best action, over the games all have played.
 
     ``greedy_search`` holds the same with the greedy searches beside them, over the games that these have
-    played too. Empty without such games.
+    played too, and ``one_expansion`` what D-TSN's greedy search adds to a single expansion. Empty without
+    such games.
     """
-    found = _compare_best(scores, BEST)
-    greedy = _compare_best(scores, tuple(PROCGEN_BEST))
-    return found | ({"greedy_search": greedy} if greedy else {})
+    parts = {
+        "greedy_search": _compare_best(scores, GREEDY, "dtsn-best"),
+        "one_expansion": _compare_best(scores, FIXED, "dtsn-greedy-best"),
+    }
+    return _compare_best(scores, BEST, "dtsn-best") | {name: part for name, part in parts.items() if part}
 
 
-def _compare_best(scores: Scores, players: Sequence[str]) -> dict[str, Any]:
+def _compare_best(scores: Scores, players: Sequence[str], ours: str) -> dict[str, Any]:
     games = [game for game, of in scores.items() if {*players} <= of.keys()]
     if not games:
         return {}
     others = [name for name in players if name != baseline_of(name)]
-    won = {name: wins(scores, "dtsn-best", name, games) for name in players if name != "dtsn-best"}
+    won = {name: wins(scores, ours, name, games) for name in players if name != ours}
     return {"games": games, **_mean_z_of(scores, others, games), "wins": won}
 
 
