@@ -11,7 +11,17 @@ from dtsn.reproduce.paper import PAPER_PROCGEN, PAPER_PROCGEN_WINS, RERUN_PROCGE
 from dtsn.reproduce.procgen.budgets import PROCGEN_BUDGETS
 from dtsn.reproduce.procgen.choice import SOLVERS
 from dtsn.reproduce.procgen.report import build_procgen_report
-from dtsn.reproduce.procgen.scores import alike, all_scores, mean_z, normalised, summarise, wins, z_score
+from dtsn.reproduce.procgen.scores import (
+    BEST,
+    alike,
+    all_scores,
+    best_actions,
+    mean_z,
+    normalised,
+    summarise,
+    wins,
+    z_score,
+)
 from dtsn.reproduce.statistics import crossed_bootstrap
 
 
@@ -124,6 +134,18 @@ def test_damaged_rows_are_named(tmp_path, damage):
         read_rows(path, ProcgenRow)
 
 
+def test_a_baseline_that_hardly_varies_is_left_out_of_means():
+    varied, dull = np.random.default_rng(0).normal(size=(1, 500)), np.zeros((1, 500))
+    dull[0, :5] = 1.0
+    better = dict.fromkeys(BEST, varied + 1)
+    scores = {"coinrun": better | {"qnet-best": varied}, "plunder": better | {"qnet-best": dull}}
+    found = best_actions(scores)
+    assert (found["games"], found["left_out"]) == (["coinrun", "plunder"], ["plunder"])
+    assert found["mean_z"]["dtsn-best"] == pytest.approx(1 / varied.std(), abs=1e-4)
+    assert found["wins"]["qnet-best"] == "2/2"
+    assert best_actions({"plunder": scores["plunder"]}) == {}
+
+
 def test_the_page_and_the_summary(tmp_path):
     campaign(tmp_path / "results")
     out = tmp_path / "docs" / "procgen-results.md"
@@ -148,6 +170,7 @@ def test_the_page_and_the_summary(tmp_path):
     assert "| coinrun |" in section
     assert "dodgeball" not in section
     assert "| games that D-TSN wins |  | 1/1 | 1/1 | 1/1 | – |" in section
+    assert "| **mean Z** |  | – | " in section
     assert "greedy search" not in section  # Model-based Search has not been tested with one
     path = tmp_path / "results" / "procgen" / "rows" / "day" / "coinrun" / "search-greedy-best"
     write_rows(path / "seed-0.csv.gz", rows(1.0))

@@ -176,7 +176,9 @@ def _best_actions(summary: Mapping[str, Any], scores: Scores) -> list[str]:
         "The same weights, acting as the paper's solvers do: by the action of the highest Q-value. The "
         "Q-network and TreeQN then always do the same in the same frame. The searches of Model-based Search "
         "and D-TSN still draw which nodes they expand, so their Q-values vary, and their actions with them. "
-        f"Z-scores are against the Q-network's best action; {_runs(summary, BEST)}.",
+        f"Z-scores are against the Q-network's best action; {_runs(summary, BEST)}. Games where it "
+        "scores the same nearly always are left out of the mean: its spread, by which Z divides, is next to "
+        "nothing there.",
         _best_table(found, BEST, scores),
     ]
     if greedy := found.get("greedy_search"):
@@ -198,7 +200,9 @@ def _best_table(found: Mapping[str, Any], players: Sequence[str], scores: Scores
     rows = [
         [game, *(_score(scores[game].get(name)) for name in ("random", *players))] for game in found["games"]
     ]
-    for title, shown in (("**mean Z**", found["mean_z"]), ("95% interval", found["mean_z_interval"])):
+    without = f", without {', '.join(found['left_out'])}" if found["left_out"] else ""
+    means = ((f"**mean Z{without}**", found["mean_z"]), ("95% interval", found["mean_z_interval"]))
+    for title, shown in means:
         cells = [shown.get(name) for name in players]
         rows.append([title, "", *(_number(x) if isinstance(x, float) else _interval(x) for x in cells)])
     rows.append(["games that D-TSN wins", "", *(found["wins"].get(name, "–") for name in players)])

@@ -23,6 +23,7 @@ BEST = tuple(f"{name}-best" for name in SOLVERS)
 GREEDY = (*BEST, "search-greedy-best", "dtsn-greedy-best")
 FIXED = ("qnet-best", "dtsn-one-best", "dtsn-greedy-best")  # the same action in the same frame every time
 FAILED_BASELINE = "dodgeball"  # the paper's Q-network fails here, which makes much of its mean Z-score
+SAME_SCORE = 0.98  # share of episodes from which on scores hardly vary
 RESAMPLES = 2000
 
 
@@ -55,6 +56,12 @@ def normalised(scores: Float64s, baseline: Float64s, random: Float64s) -> float:
     """Return the baseline normalised score ``(S_π − S_R) / (S_B − S_R)``."""
     scale = float(baseline.mean() - random.mean())
     return float((scores.mean() - random.mean()) / scale) if scale else float("nan")
+
+
+def hardly_varies(scores: Float64s) -> bool:
+    """Tell whether nearly all episodes have the same score: a Z-score against these means nothing."""
+    _, counts = np.unique(scores, return_counts=True)
+    return bool(counts.max() >= SAME_SCORE * scores.size)
 
 
 def mean_z(scores: Scores, player: str, games: Sequence[str]) -> float:
@@ -171,7 +178,11 @@ def _compare_best(scores: Scores, players: Sequence[str], ours: str) -> dict[str
         return {}
     others = [name for name in players if name != baseline_of(name)]
     won = {name: wins(scores, ours, name, games) for name in players if name != ours}
-    return {"games": games, **_mean_z_of(scores, others, games), "wins": won}
+    left_out = [game for game in games if hardly_varies(scores[game][baseline_of(ours)])]
+    counted = [game for game in games if game not in left_out]
+    if not counted:
+        return {}
+    return {"games": games, "left_out": left_out, **_mean_z_of(scores, others, counted), "wins": won}
 
 
 def _mean_z_of(scores: Scores, players: Sequence[str], games: Sequence[str]) -> dict[str, Any]:
