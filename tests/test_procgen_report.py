@@ -13,6 +13,7 @@ from dtsn.reproduce.procgen.choice import SOLVERS
 from dtsn.reproduce.procgen.report import build_procgen_report
 from dtsn.reproduce.procgen.scores import (
     BEST,
+    FIXED,
     alike,
     all_scores,
     best_actions,
@@ -55,7 +56,7 @@ def test_best_actions_are_compared_with_the_baselines_best_action():
         "treeqn-best": 1.0,
         "dtsn-best": 3.0,
     }
-    greedy = {"search-greedy-best": 1.0, "dtsn-greedy-best": 4.0}
+    greedy = {"search-greedy-best": 1.0, "dtsn-one-best": 1.0, "dtsn-greedy-best": 4.0}
 
     def episodes(means):
         spread = np.array([-1.0, 1.0])  # standard deviation 1
@@ -71,9 +72,10 @@ def test_best_actions_are_compared_with_the_baselines_best_action():
     assert best_action["games"] == ["maze", "ninja"]
     assert best_action["mean_z"] == {"search-best": 1.0, "treeqn-best": 0.0, "dtsn-best": 2.0}
     assert best_action["wins"] == {"qnet-best": "2/2", "search-best": "2/2", "treeqn-best": "2/2"}
-    assert best_action["greedy_search"]["games"] == ["ninja"]  # of greedy searches only where both are
-    assert best_action["greedy_search"]["mean_z"]["dtsn-greedy-best"] == 3.0
-    assert best_action["greedy_search"]["wins"]["dtsn-greedy-best"] == "0/1"
+    fixed = best_action["nothing_drawn"]
+    assert fixed["games"] == ["ninja"]  # where all of these have played
+    assert fixed["mean_z"] == dict(zip(FIXED[1:], (0.0, 0.0, 0.0, 3.0), strict=True))
+    assert fixed["wins"] == dict.fromkeys(FIXED[:-1], "1/1")
     assert found["games"]["maze"]["dtsn-best"]["z"] == 2.0
     assert summarise({"heist": episodes(drawn)})["best_action"] == {}
 
@@ -162,45 +164,38 @@ def test_the_page_and_the_summary(tmp_path):
     assert summary["mean_z_without_dodgeball"]["dtsn"] == pytest.approx(alone)
     page = out.read_text()
     assert "## Best actions" not in page
-    for player in ("qnet-best", "search-best", "treeqn-best", "dtsn-best", "dtsn-greedy-best"):
-        path = tmp_path / "results" / "procgen" / "rows" / "day" / "coinrun" / player / "seed-0.csv.gz"
-        write_rows(path, rows(3.0 if player == "dtsn-best" else 1.0))
-    build_procgen_report(tmp_path / "results", out.parent)
-    section = out.read_text().split("## Best actions")[1].split("## ")[0]
+    start = "dtsn reproduce procgen --budget day --games"
+    tables = f"{start} coinrun dodgeball --solvers qnet search treeqn dtsn --seeds 1"
+
+    def tested(game, players, seed=0):
+        for player in players:
+            path = tmp_path / "results" / "procgen" / "rows" / "day" / game / player / f"seed-{seed}.csv.gz"
+            write_rows(path, rows({"dtsn-best": 3.0, "dtsn-one-best": 0.5}.get(player, 1.0)))
+        build_procgen_report(tmp_path / "results", out.parent)
+        page = out.read_text()
+        section = page.partition("## Best actions")[2].partition("\n## ")[0]
+        commands = [line for line in page.splitlines() if line.startswith(start)]
+        return section, commands
+
+    section, commands = tested("coinrun", (*BEST, "dtsn-greedy-best"))
     assert "| coinrun |" in section
     assert "dodgeball" not in section
     assert "| games that D-TSN wins |  | 1/1 | 1/1 | 1/1 | – |" in section
     assert "| **mean Z** |  | – | " in section
-    assert "greedy search" not in section  # Model-based Search has not been tested with one
-    path = tmp_path / "results" / "procgen" / "rows" / "day" / "coinrun" / "search-greedy-best"
-    write_rows(path / "seed-0.csv.gz", rows(1.0))
-    build_procgen_report(tmp_path / "results", out.parent)
-    section = out.read_text().split("## Best actions")[1].split("## ")[0]
-    assert "| games that D-TSN wins |  | 1/1 | 1/1 | 1/1 | – | 1/1 | 1/1 |" in section
-    start = "dtsn reproduce procgen --budget day --games"
-    commands = [line for line in out.read_text().splitlines() if line.startswith(start)]
+    assert "Nothing is drawn" not in section  # Model-based Search has not been tested with a greedy search
     best = "--solvers qnet-best search-best treeqn-best dtsn-best"
-    greedy = f"{best} search-greedy-best dtsn-greedy-best"
+    assert commands == [tables, f"{start} coinrun {best} --seeds 1"]
+    section, commands = tested("dodgeball", BEST, seed=1)  # another seed will do
+    assert "TreeQN do not. 1 training run each." in section
+    assert commands == [tables, f"{start} coinrun dodgeball {best} --seeds 2"]
+    section, commands = tested("coinrun", FIXED)
+    assert "| games that D-TSN wins |  | 0/1 | 0/1 | 0/1 | 1/1 | – |" in section  # its greedy search
     assert commands == [
-        f"{start} coinrun dodgeball --solvers qnet search treeqn dtsn --seeds 1",
-        f"{start} coinrun {greedy} --seeds 1",
-    ]
-    for player in ("qnet-best", "search-best", "treeqn-best", "dtsn-best"):
-        folder = tmp_path / "results" / "procgen" / "rows" / "day" / "dodgeball" / player
-        write_rows(folder / "seed-1.csv.gz", rows(1.0))  # another seed will do
-    build_procgen_report(tmp_path / "results", out.parent)
-    assert "Q-network's best action; 1 training run each." in out.read_text()
-    commands = [line for line in out.read_text().splitlines() if line.startswith(start)]
-    assert commands[1:] == [
+        tables,
+        f"{start} coinrun --solvers {' '.join(FIXED)} --seeds 1",
         f"{start} coinrun dodgeball {best} --seeds 2",
-        f"{start} coinrun {greedy} --seeds 1",
     ]
-    assert "one expansion" not in out.read_text()
-    path = tmp_path / "results" / "procgen" / "rows" / "day" / "coinrun" / "dtsn-one-best" / "seed-0.csv.gz"
-    write_rows(path, rows(0.5))
-    build_procgen_report(tmp_path / "results", out.parent)
     page = out.read_text()
-    assert "| games that D-TSN wins |  | 0/1 | 1/1 | – |" in page  # its greedy search, against one expansion
     assert "not the paper's budget" in page
     assert "where solvers draw their actions from softmax(Q / 0.5)." in page
     assert "Missing" not in page

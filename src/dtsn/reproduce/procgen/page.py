@@ -25,7 +25,7 @@ from dtsn.reproduce.procgen.budgets import (
 )
 from dtsn.reproduce.procgen.choice import SOLVERS as CHOICE_SOLVERS
 from dtsn.reproduce.procgen.choice import TITLES as CHOICES
-from dtsn.reproduce.procgen.scores import BASELINE, BEST, FIXED, GREEDY, SOLVERS, Scores, score_interval
+from dtsn.reproduce.procgen.scores import BASELINE, BEST, FIXED, SOLVERS, Scores, score_interval
 
 PREDICTED = {
     "transition_error": "next state",
@@ -106,9 +106,7 @@ def _commands(budget: str, summary: Mapping[str, Any]) -> list[str]:
     cells = summary["games"]
     solvers = [name for name in PROCGEN_ROWS if any(name in of for of in cells.values())]
     found = summary["best_action"]
-    greedy = found.get("greedy_search", {})
-    plain = {} if found.get("games") == greedy.get("games") else found
-    shown = [best for best in (plain, greedy, found.get("one_expansion", {})) if best]
+    shown = [best for best in (found.get("nothing_drawn", {}), found) if best.get("games")]
 
     def command(games: Sequence[str], players: Sequence[str]) -> str:
         named = ["all"] if set(games) == set(GAMES) else games
@@ -169,31 +167,30 @@ def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]
 def _best_actions(summary: Mapping[str, Any], scores: Scores) -> list[str]:
     """Return the section on the paper's way to act, if all of it has been run on a game."""
     found = summary["best_action"]
-    if not found.get("games"):
-        return []
+    fixed = found.get("nothing_drawn", {})
     sections = [
         "## Best actions",
-        "The same weights, acting as the paper's solvers do: by the action of the highest Q-value. The "
-        "Q-network and TreeQN then always do the same in the same frame. The searches of Model-based Search "
-        "and D-TSN still draw which nodes they expand, so their Q-values vary, and their actions with them. "
-        f"Z-scores are against the Q-network's best action; {_runs(summary, BEST)}. Games where it "
-        "scores the same nearly always are left out of the mean: its spread, by which Z divides, is next to "
-        "nothing there.",
-        _best_table(found, BEST, scores),
+        "The same weights, acting as the paper's solvers do: by the action of the highest Q-value. Z-scores "
+        "are against the Q-network's best action. Games where it scores the same nearly always are left out "
+        "of the mean: its spread, by which Z divides, is next to nothing there.",
     ]
-    if greedy := found.get("greedy_search"):
+    if fixed:
         sections += [
-            "A greedy search draws nothing: it expands the most promising node. On the games where it was "
-            "tested:",
-            _best_table(greedy, GREEDY, scores),
+            "### Nothing is drawn",
+            "Searches are greedy: they expand the most promising node. Every player then does the same in "
+            "the same frame every time, so that none gains by luck. With one expansion D-TSN's Q is R + γV "
+            "of the children, as the Q-network's is: what its greedy search scores beyond that is the "
+            f"search's. {_runs(summary, FIXED)}.",
+            _best_table(fixed, FIXED, scores),
         ]
-    if one := found.get("one_expansion"):
+    if found.get("games"):
         sections += [
-            "What does a search add to D-TSN's weights? With one expansion its Q is R + γV of the children, "
-            "as the Q-network's is; a greedy search goes on from there. None of these draws anything:",
-            _best_table(one, FIXED, scores),
+            "### Searches draw what they expand",
+            "As in the paper. The Q-values of Model-based Search and D-TSN then vary, and their actions with "
+            f"them; those of the Q-network and TreeQN do not. {_runs(summary, BEST)}.",
+            _best_table(found, BEST, scores),
         ]
-    return sections
+    return sections if len(sections) > 2 else []
 
 
 def _best_table(found: Mapping[str, Any], players: Sequence[str], scores: Scores) -> str:
@@ -263,9 +260,8 @@ def _runs(summary: Mapping[str, Any], solvers: Sequence[str]) -> str:
     if not counts:
         return "not run yet"
     fewest, most = min(counts), max(counts)
-    return (
-        f"{fewest} training run{'s' * (most > 1)} each" if fewest == most else f"{fewest} to {most} runs each"
-    )
+    number = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    return f"{number} training run{'s' * (most > 1)} each"
 
 
 def _without_phases(numbers: ProcgenBudget) -> str:

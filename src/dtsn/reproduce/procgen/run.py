@@ -43,7 +43,7 @@ from dtsn.training.trainer import Trainer
 
 DECISIONS = 200  # of an episode, roughly
 CHECKED_BATCH, CHECKED_BATCHES = 256, 16  # of transitions, to compare world models with
-PROBE_BATCH = 16  # a training step of the paper's size would take too long to be timed
+PROBE_BATCH = 64  # a training step of the paper's size would take too long to be timed
 
 
 def run_campaign(campaign: ProcgenCampaign, executor: Executor) -> Iterator[tuple[str, str]]:
