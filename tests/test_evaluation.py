@@ -270,6 +270,37 @@ def test_actions_on_procgen_are_drawn_from_the_softmax_by_level_seed_and_step_al
         solver_policy(solver, levels, 0, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("config", "draws"),
+    [
+        (SolverConfig("qnet"), False),
+        (SolverConfig("treeqn", depth=1), False),
+        (SolverConfig("dtsn", iterations=2), True),
+        (SolverConfig("dtsn", iterations=2, act_rule="greedy"), False),
+        (SolverConfig("dtsn", iterations=2, act_iterations=1), False),
+    ],
+)
+def test_on_procgen_a_solver_that_draws_nothing_is_asked_about_a_frame_once(
+    config: SolverConfig, draws: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = NetworkConfig(encoder="nature", latent=8, hidden=8)
+    space = Box(0, 255, FRAME_SHAPE, np.uint8)
+    solver = Solver.create(config, space, Discrete(15), network=network, seed=0)
+    different = np.random.default_rng(0).integers(0, 256, (5, *FRAME_SHAPE), dtype=np.uint8)
+    expected = solver.eval().act(torch.from_numpy(different), deterministic=True).numpy()
+    asked: list[int] = []
+    act = solver.act
+    monkeypatch.setattr(
+        solver, "act", lambda frames, **drawn: asked.append(len(frames)) or act(frames, **drawn)
+    )
+    policy = solver_policy(solver, np.arange(8))
+    for step, which in enumerate(([0, 1, 1], [1, 0, 2], [3, 3, 4, 0])):
+        actions = policy(different[which], np.arange(len(which)), np.full(len(which), step))
+        if not draws:
+            np.testing.assert_array_equal(actions, expected[which])
+    assert asked == ([3, 3, 4] if draws else [2, 1, 2])
+
+
 def test_drawn_actions_depend_on_level_and_seed_alone() -> None:
     network = NetworkConfig(encoder="grid", latent=8, hidden=8)
     solver = Solver.create("qnet", Box(0, 1, (3, 20, 20)), Discrete(4), network=network, seed=0)
