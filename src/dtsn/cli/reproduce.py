@@ -123,7 +123,7 @@ def reproduce_procgen(
     waiting = [game for game in campaign.games if not campaign.is_done(game)]
     hours = estimate_hours(campaign) if waiting else 0.0
     time = f"{hours / 24:.0f} days" if hours > 48 else f"{hours:.1f} hours"
-    cost = f": about {time} of one core" if waiting else ""
+    cost = f": about {time} of one core, and some minutes for each data set" if waiting else ""
     console().print(
         f"{len(waiting)} of {len(campaign.games)} games to do with the {campaign.budget} budget, "
         f"{workers.words}{cost}; logs in {campaign.runs / campaign.budget}"
