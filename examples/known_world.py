@@ -29,7 +29,7 @@ def rules(state: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def demonstrations() -> Batch:
-    """Return a shortest way from every state, one step each; each move costs 1."""
+    """Return a shortest path from every state, one step each; each move costs 1."""
     everywhere = np.arange(STATES)
     after, reward, valid, _ = rules(everywhere)
     distance = np.where(everywhere == GOAL, 0.0, np.inf)

@@ -1,4 +1,4 @@
-"""Collected data: shortest ways through Navigation's levels, successful episodes of Procgen."""
+"""Collected data: shortest paths through Navigation's levels, successful episodes of Procgen."""
 
 from __future__ import annotations
 

@@ -166,6 +166,15 @@ def test_the_latents_of_a_normalised_encoder_have_mean_0_and_deviation_1() -> No
     torch.testing.assert_close(u.std(1, correction=0), torch.ones(7), rtol=0, atol=1e-3)
 
 
+def test_a_normalised_encoder_centres_signed_frames_too() -> None:
+    signed = Box(-1, 1, FRAMES.shape, np.float32)
+    frames = observations(FRAMES).float()
+    encoders = [make_encoder(space, NETWORKS["normalised"][1]) for space in (FRAMES, signed)]
+    encoders[1].load_state_dict(encoders[0].state_dict())
+    u = [encoder(shown) for encoder, shown in zip(encoders, (frames, frames / 127.5 - 1), strict=True)]
+    torch.testing.assert_close(u[1], u[0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["mlp", "grid", "map"])
 def test_only_encoders_of_frames_can_be_normalised(name: str) -> None:
     with pytest.raises(ValueError, match="normalised=True needs an encoder of frames"):

@@ -26,7 +26,7 @@ from dtsn.reproduce.online.tasks import AGENTS, EVALUATIONS, TASKS
 
 
 def way(planes: np.ndarray, start: tuple[int, int], goal: tuple[int, int], key: bool) -> list[int] | None:
-    """The shortest way between cells by breadth-first search, or None."""
+    """The shortest path between cells by breadth-first search, or None."""
     size, queue, seen = planes.shape[1], deque([(start, [])]), {start}
     while queue:
         here, moves = queue.popleft()

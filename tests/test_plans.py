@@ -46,7 +46,7 @@ def test_plans_are_walked(exits: int) -> None:
     start = make_levels(LEVELS, NavigationOptions(exits=exits))
     values = optimal_values(start.walls, start.goal)
     best, robot = [], start.robot
-    for _ in range(40):  # the shortest ways, far beyond their goals
+    for _ in range(40):  # the shortest paths, far beyond their goals
         best.append(expert_actions(optimal_q(values, robot), rng.random(len(LEVELS))))
         robot = np.clip(robot + MOVES[best[-1]], 0, 19)
     actions = np.stack(best, 1)

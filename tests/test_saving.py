@@ -15,6 +15,7 @@ from torch import nn
 
 from dtsn.checkpoint import CheckpointError
 from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
+from dtsn.errors import UserError
 from dtsn.solvers.saving import space_from_json, space_to_json
 from dtsn.solvers.solver import Solver
 
@@ -53,6 +54,8 @@ def test_a_loaded_solver_is_the_saved_one(name: str, space: gymnasium.Space, tmp
     q = [s.eval()(observation, deterministic=True) for s in (solver, loaded)]
     assert torch.equal(*q)
     assert Solver.load(folder, act_iterations=7).act_iterations == 7
+    with pytest.raises(UserError, match="fields of SolverConfig, got 'act_iteration'"):
+        Solver.load(folder, act_iteration=7)
     card = (folder / "README.md").read_text()
     assert SOLVERS[name].title in card
     assert "Solver.load" in card

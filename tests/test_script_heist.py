@@ -55,4 +55,4 @@ def test_keys_are_fetched_in_an_order_that_opens_locks() -> None:
             break
     assert visited[-1] == gem
     assert visited.index((4, 0)) < visited.index((3, 2)) < visited.index((4, 6))
-    assert len(visited) == 1 + 4 + 2 + 2 + 2 + 6  # the shortest way that fetches both keys
+    assert len(visited) == 1 + 4 + 2 + 2 + 2 + 6  # the shortest path that fetches both keys

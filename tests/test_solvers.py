@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dtsn.batch import Batch
 from dtsn.config import LossWeights, NetworkConfig, SolverConfig
+from dtsn.errors import UserError
 from dtsn.models.world_model import WorldModel
 from dtsn.search import best_first_search
 from dtsn.solvers.solver import Solver
@@ -396,6 +397,7 @@ def test_without_consistency_losses_rewards_and_next_states_do_not_matter() -> N
     off = make("dtsn", weights=LossWeights(transition=0, reward=0))
     one, two = gradients(off, batch), gradients(off, changed)
     assert all(torch.equal(one[key], two[key]) for key in one)
+    assert "transition" not in off.loss(batch).terms  # no pass of the target encoder for nothing
     on = make("dtsn")
     one, two = gradients(on, batch), gradients(on, changed)
     assert {"encoder", "transition", "reward_head"} <= reached({key: one[key] - two[key] for key in one})
@@ -428,6 +430,12 @@ def test_search_options_reach_acting(option: str, value: object) -> None:
     draws = [torch.rand(50, s.act_iterations, generator=generator()) for s in (usual, other)]
     trees = [s.plan(obs, uniforms=u) for s, u in zip((usual, other), draws, strict=True)]
     assert not torch.equal(trees[0].q, trees[1].q)
+
+
+def test_a_full_tree_that_no_machine_can_hold_is_refused() -> None:
+    with pytest.raises(UserError, match="depth must make a full tree of at most 1048576 leaves"):
+        make("treeqn", depth=13)  # 3 actions
+    assert make("dtsn", depth=13).config.depth == 13  # grows no full tree
 
 
 @pytest.mark.parametrize("name", ["qnet", "treeqn"])

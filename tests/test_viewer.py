@@ -244,7 +244,7 @@ def test_following_the_answers_is_the_evaluated_episode(server: Server, solver: 
     cells = trace_navigation(trained, level, NavigationOptions(exits=1))
     assert reply["state"]["scene"]["path"] == cells.tolist()
     assert reply["state"]["outcome"] == "goal"
-    assert reply["state"]["status"].startswith(f"Goal after {len(actions)} steps; the shortest way has ")
+    assert reply["state"]["status"].startswith(f"Goal after {len(actions)} steps; the shortest path has ")
 
 
 def test_collision_and_time_out_end_an_episode(server: Server) -> None:

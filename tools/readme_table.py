@@ -45,7 +45,7 @@ def table(rates: dict[str, dict[str, float]]) -> str:
     """Return a row for each solver: ours, and the paper's in brackets; the best of ours in bold."""
     lines = [
         "| solver | two exits, as trained | one exit, never seen in training "
-        "| one exit, within twice the shortest way | one exit, search not random | seeds |",
+        "| one exit, within twice the shortest path | one exit, search not random | seeds |",
         "|---|---|---|---|---|---|",
     ]
     columns = ("2", "1", "within", "greedy")

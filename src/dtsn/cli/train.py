@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from dtsn.training.trainer import Trainer
 
 
-_CPU = PROCGEN_BUDGETS["cpu"].train
-PROCGEN = replace(_CPU, solver=replace(_CPU.solver, discount=1.0))  # as dtsn collect procgen has it
+_DAY = PROCGEN_BUDGETS["day"].train
+PROCGEN = replace(_DAY, solver=replace(_DAY.solver, discount=1.0))  # as dtsn collect procgen has it
 PLANES = ("grid", "maps", "paths")  # encoders of 0/1 planes, not of frames
 
 
@@ -68,8 +68,8 @@ def _command(preset: TrainConfig, default_data: Path, about: str, example: str) 
     --resume continues from the newest one and ends bitwise where an uninterrupted run would; with more
     --steps it prolongs the run.
 
-    Several processes share the rows of every batch and end where one does: torchrun --nproc-per-node 2 -m
-    {example} (docs/many-machines.md).
+    Several processes share the rows of every batch and end where one does: torchrun --nproc-per-node 2
+    -m -- {example} (docs/many-machines.md).
 
     Example: {example}
 
@@ -96,7 +96,7 @@ train_navigation = _command(
 train_procgen = _command(
     PROCGEN,
     Path("data/coinrun.h5"),
-    "Train a solver on a Procgen data set; the defaults are those of the CPU budget, undiscounted.",
+    "Train a solver on a Procgen data set; the defaults are those of the day budget, undiscounted.",
     "dtsn train procgen --data data/coinrun.h5 --solver.name qnet",
 )
 

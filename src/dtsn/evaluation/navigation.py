@@ -13,7 +13,7 @@ from dtsn.arrays import Bools, Float32s, Ints
 from dtsn.envs.navigation import Levels, NavigationOptions, make_levels, observe, step
 from dtsn.errors import UserError
 from dtsn.evaluation.rows import NavigationRow
-from dtsn.evaluation.softmax import check_temperature, softmax_actions
+from dtsn.evaluation.softmax import check_temperature, is_deterministic, softmax_actions
 from dtsn.experts.value_iteration import optimal_steps
 from dtsn.randomness import hashed_integers
 from dtsn.solvers.solver import Solver
@@ -131,12 +131,6 @@ def questions(
         rows = active[part]
         observation = torch.from_numpy(observe(start.walls[rows], start.goal[rows], robot[part]))
         yield part, rows, observation, search_noise(start.seeds[rows], seed, time, solver.act_iterations)
-
-
-def is_deterministic(solver: Solver, temperature: float | None = None) -> bool:
-    """Tell whether it always takes the same action in the same place."""
-    draws = solver.kind.acting_planner == "best_first" and solver.config.act_rule != "greedy"
-    return not draws and temperature is None
 
 
 def batches(count: int) -> list[Ints]:

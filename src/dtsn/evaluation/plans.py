@@ -11,8 +11,9 @@ import numpy as np
 
 from dtsn.arrays import Bools, Float32s, Ints
 from dtsn.envs.navigation import NavigationOptions, make_levels, step
-from dtsn.evaluation.navigation import Progress, is_deterministic, play, questions
+from dtsn.evaluation.navigation import Progress, play, questions
 from dtsn.evaluation.rows import PlanRow
+from dtsn.evaluation.softmax import is_deterministic
 from dtsn.experts.value_iteration import optimal_values
 from dtsn.search import SearchTree
 from dtsn.solvers.solver import Solver

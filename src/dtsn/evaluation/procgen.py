@@ -11,7 +11,7 @@ import torch
 from dtsn.arrays import Bytes, Ints
 from dtsn.envs.procgen import Policy, ProcgenOptions, play_levels
 from dtsn.evaluation.rows import ProcgenRow
-from dtsn.evaluation.softmax import check_temperature, softmax_actions
+from dtsn.evaluation.softmax import check_temperature, is_deterministic, softmax_actions
 from dtsn.randomness import hashed_integers
 from dtsn.solvers.solver import Solver
 
@@ -56,9 +56,7 @@ def solver_policy(solver: Solver, levels: Ints, seed: int = 0, temperature: floa
         return softmax_actions(q, drawn, temperature)
 
     solver.eval()
-    searches = solver.kind.acting_planner == "best_first" and solver.act_iterations > 1
-    draws = temperature is not None or (searches and solver.config.act_rule != "greedy")
-    return act if draws else ask_once(act)
+    return ask_once(act) if is_deterministic(solver, temperature) else act
 
 
 def ask_once(policy: Policy) -> Policy:

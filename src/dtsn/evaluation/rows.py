@@ -10,7 +10,7 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -143,10 +143,3 @@ def _inflated(path: Path) -> bytes:
     if len(content) > MAX_BYTES:
         raise StorageError(f"{path} must hold at most {MAX_BYTES} bytes, got more")
     return content
-
-
-def as_columns(rows: Iterable[Row]) -> Columns:
-    """Turn rows in memory into the columns that :func:`read_rows` gives."""
-    listed = list(rows)
-    names = [field.name for field in fields(listed[0])]
-    return {name: np.array([getattr(row, name) for row in listed], dtype=np.float64) for name in names}

@@ -47,7 +47,7 @@ def collect_navigation(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Write shortest ways through `episodes` different levels of a split; the seed draws levels and ways."""
+    """Write shortest paths through `episodes` different levels of a split; the seed draws levels and ways."""
     options = options or NavigationOptions()
     if split not in SPLITS:
         raise UserError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
@@ -89,7 +89,7 @@ def _drawn_levels(rng: np.random.Generator, split: str, episodes: int) -> Ints:
 
 
 def play_navigation(seeds: Ints, options: NavigationOptions, rng: np.random.Generator) -> Iterator[Episode]:
-    """Play the shortest ways through the levels of these seeds [L] at once; `rng` decides between equals."""
+    """Play the shortest paths through the levels of these seeds [L] at once; `rng` decides between equals."""
     levels = make_levels(seeds, options)
     values = optimal_values(levels.walls, levels.goal)
     robot, arrived = levels.robot, np.zeros(len(levels), bool)

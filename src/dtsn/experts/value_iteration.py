@@ -80,7 +80,7 @@ def expert_actions(q: Float32s, uniforms: NDArray[np.floating]) -> Ints:
 
 
 def optimal_steps(levels: Levels) -> Ints:
-    """Count the steps of the shortest way from robot to goal, [L]."""
+    """Count the steps of the shortest path from robot to goal, [L]."""
     values = optimal_values(levels.walls, levels.goal)
     values = values[np.arange(len(levels)), levels.robot[:, 0], levels.robot[:, 1]]
     if np.any(lost := np.isneginf(values)):

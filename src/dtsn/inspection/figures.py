@@ -77,7 +77,7 @@ def _plan_words(grid: Grid) -> str:
     if plan["blocked_at"] is not None:
         return f"the plan runs into a wall at step {plan['blocked_at']}"
     return (
-        f"the plan can be walked; {plan['optimal_steps']} of its {plan['steps']} steps are on a shortest way"
+        f"the plan can be walked; {plan['optimal_steps']} of its {plan['steps']} steps are on a shortest path"
     )
 
 

@@ -52,9 +52,9 @@ def plan_text(scene: Grid) -> Text:
             f"plan: runs into a wall at step {plan['blocked_at']} of {plan['steps']}", style="bold red"
         )
     if plan["optimal_steps"] == plan["steps"]:
-        arrives = ", all on a shortest way"
+        arrives = ", all on a shortest path"
     elif plan["steps"]:
-        arrives = f", the first {plan['optimal_steps']} on a shortest way"
+        arrives = f", the first {plan['optimal_steps']} on a shortest path"
     return Text(f"plan: {plan['steps']} steps, can be walked{arrives}", style="green")
 
 

@@ -195,7 +195,7 @@ def _plane_encoder(
             return PathEncoder(shape, config.hidden, config.latent)
         case _ if config.normalised:
             encoder = _frame_encoder(name, shape, config.latent, divisor=1)
-            return NormalisedEncoder(encoder, config.latent, divisor(space))
+            return NormalisedEncoder(encoder, config.latent, divisor(space), signed=space.low.min() < 0)
         case _:
             return _frame_encoder(name, shape, config.latent, divisor(space))
 

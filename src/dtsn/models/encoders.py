@@ -209,10 +209,14 @@ class NormalisedEncoder(nn.Module):
     (docs/experiments-log.md). Here frames are centred, weights orthogonal and latents normalised.
     """
 
-    def __init__(self, encoder: nn.Module, latent: int, divisor: float | None = None):
-        """Wrap an encoder that takes frames as they come; ``divisor`` brings them to [0, 1] first."""
+    def __init__(self, encoder: nn.Module, latent: int, divisor: float | None = None, signed: bool = False):
+        """Wrap an encoder that takes frames as they come.
+
+        ``divisor`` brings them to [0, 1] first, or to [−1, 1] if they are ``signed``.
+        """
         super().__init__()
         self.encoder, self.divisor, self.norm = encoder, divisor, nn.LayerNorm(latent)
+        self.scale, self.shift = (2, 0) if signed else (4, -2)  # to [−2, 2]
         for module in encoder.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.orthogonal_(module.weight, math.sqrt(2))
@@ -221,7 +225,7 @@ class NormalisedEncoder(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         """Map frames ``[B, C, H, W]`` to ``u [B, latent]``."""
         frames = _unit(observation, self.norm.weight.dtype, self.divisor)
-        latent: Tensor = self.norm(self.encoder(4 * frames - 2))
+        latent: Tensor = self.norm(self.encoder(self.scale * frames + self.shift))
         return latent
 
 

@@ -52,7 +52,8 @@ ABLATIONS = _by_key(
         "dtsn-no-auxiliary",
         "D-TSN w/o auxiliary losses",
         without="the auxiliary losses",
-        weights={"transition": 0, "reward": 0},
+        # Rewards would fall without end under a conservative term alone.
+        weights={"transition": 0, "reward": 0, "conservative_reward": 0},
     ),
 )
 SEARCH_LENGTHS = _by_key(

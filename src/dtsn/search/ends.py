@@ -69,8 +69,10 @@ class Ends:
         return torch.where(self.stuck.view(-1, *[1] * (latent.dim() - 1)), self.root, latent)
 
     def all_stuck(self) -> bool:
-        """Tell whether no row has anything left to expand."""
-        return not torch.compiler.is_compiling() and bool(self.stuck.all())
+        """Tell whether no row has anything left to expand; elsewhere than on a CPU asking costs more."""
+        return (
+            not torch.compiler.is_compiling() and self.stuck.device.type == "cpu" and bool(self.stuck.all())
+        )
 
     def tables(self, missing: int) -> tuple[Tensor, Tensor | None]:
         """Return which slots hold a node ``[B, N]``, and the ends; ``missing`` iterations were not made."""

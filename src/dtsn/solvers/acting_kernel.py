@@ -231,53 +231,6 @@ def make_kernel(plain: Compile, fast: Compile) -> Kernel:
     @plain
     def search(
         w: Any,
-        root: Any,
-        closed: Any,
-        uniforms: Any,
-        iterations: int,
-        rule: int,
-        temperature: float,
-        epsilon: float,
-        discount: float,
-    ) -> Any:
-        """Q-values ``[A]`` of one row: a root ``[D]``, closed ``[A]`` and uniforms ``[T]``."""
-        actions = w.action.shape[0]
-        nodes = 1 + iterations * actions
-        latents = np.empty((nodes, root.shape[0]), root.dtype)
-        rewards, values = np.empty((1, actions), root.dtype), np.empty((actions, 1), root.dtype)
-        returns, scale = np.zeros(nodes), np.ones(nodes)
-        worth, opened = np.zeros(nodes), np.full(nodes, -np.inf)
-        selected = np.zeros(iterations, np.int64)
-        latents[0] = root
-        made = 0  # expansions
-        for t in range(iterations):
-            if t > 0:
-                first = 1 + t * actions
-                slot = choose(opened[:first], uniforms[t], rule, temperature, epsilon)
-                if opened[slot] == -np.inf:  # all root actions that remain are closed
-                    break
-                opened[slot] = -np.inf
-                selected[t] = slot
-            parent, made = selected[t], t + 1
-            first = 1 + t * actions
-            expand(w, latents[parent : parent + 1], latents[first : first + actions], rewards, values)
-            for a in range(actions):
-                n = first + a
-                returns[n] = returns[parent] + scale[parent] * rewards[0, a]
-                scale[n] = scale[parent] * discount
-                worth[n] = returns[n] + scale[n] * values[a, 0]
-                opened[n] = worth[n] if worth[n] > LOWEST or math.isnan(worth[n]) else LOWEST
-                if t == 0 and closed[a]:
-                    worth[n] = opened[n] = -np.inf
-        # Back up, youngest first.
-        for t in range(made - 1, 0, -1):
-            family = worth[1 + t * actions : 1 + (t + 1) * actions]
-            worth[selected[t]] = family[best(family)]
-        return worth[1 : 1 + actions]
-
-    @plain
-    def search_rows(
-        w: Any,
         roots: Any,
         closed: Any,
         uniforms: Any,
@@ -287,12 +240,37 @@ def make_kernel(plain: Compile, fast: Compile) -> Kernel:
         epsilon: float,
         discount: float,
     ) -> Any:
+        """Q-values ``[B, A]`` of roots ``[B, D]``, closed ``[B, A]`` and uniforms ``[B, T]``."""
+        actions = w.action.shape[0]
+        nodes = 1 + iterations * actions
+        latents = np.empty((nodes, roots.shape[1]), roots.dtype)
+        rewards, values = np.empty((1, actions), roots.dtype), np.empty((actions, 1), roots.dtype)
+        returns, scale = np.zeros(nodes), np.ones(nodes)
+        worth, opened = np.zeros(nodes), np.full(nodes, -np.inf)
+        selected = np.zeros(iterations, np.int64)
         q = np.empty(closed.shape)
         for b in range(roots.shape[0]):
-            q[b] = search(
-                w, roots[b], closed[b], uniforms[b], iterations, rule, temperature, epsilon, discount
-            )
+            latents[0] = roots[b]
+            for t in range(iterations):
+                first = 1 + t * actions
+                if t > 0:
+                    selected[t] = choose(opened[:first], uniforms[b, t], rule, temperature, epsilon)
+                    opened[selected[t]] = -np.inf
+                parent = selected[t]
+                expand(w, latents[parent : parent + 1], latents[first : first + actions], rewards, values)
+                for a in range(actions):
+                    n = first + a
+                    returns[n] = returns[parent] + scale[parent] * rewards[0, a]
+                    scale[n] = scale[parent] * discount
+                    worth[n] = returns[n] + scale[n] * values[a, 0]
+                    opened[n] = worth[n] if worth[n] > LOWEST or math.isnan(worth[n]) else LOWEST
+                    if t == 0 and closed[b, a]:
+                        worth[n] = opened[n] = -np.inf
+            for t in range(iterations - 1, 0, -1):  # back up, youngest first
+                family = worth[1 + t * actions : 1 + (t + 1) * actions]
+                worth[selected[t]] = family[best(family)]
+            q[b] = worth[1 : 1 + actions]
         return q
 
-    kernel: Kernel = search_rows
+    kernel: Kernel = search
     return kernel

@@ -16,6 +16,8 @@ from dtsn.models.known import KnownModel
 from dtsn.models.maps import MapWorldModel
 from dtsn.models.world_model import WorldModel
 
+MAX_LEAVES = 1 << 20  # of a full tree
+
 
 def without_given(config: SolverConfig, model: WorldModel | KnownModel) -> SolverConfig:
     """Drop weights of losses that a known world has no use for; refuse to set them."""
@@ -31,8 +33,23 @@ def without_given(config: SolverConfig, model: WorldModel | KnownModel) -> Solve
     return dataclasses.replace(config, weights=dataclasses.replace(config.weights, **off))
 
 
+def overridden(config: SolverConfig, search: dict[str, Any]) -> SolverConfig:
+    """Return a configuration with other values of some fields; refuse names that it does not have."""
+    unknown = set(search) - {field.name for field in dataclasses.fields(SolverConfig)}
+    if unknown:
+        raise UserError(f"search settings must be fields of SolverConfig, got {sorted(unknown)[0]!r}")
+    return dataclasses.replace(config, **search)
+
+
 def check_support(config: SolverConfig, model: WorldModel | KnownModel) -> None:
-    """Refuse settings beyond the paper that a world model cannot follow."""
+    """Refuse settings that a world model cannot follow, and full trees that no machine can hold."""
+    kind = SOLVERS[config.name]
+    full = "full" in (kind.training_planner, kind.acting_planner)
+    if full and model.num_actions**config.depth > MAX_LEAVES:
+        raise UserError(
+            f"depth must make a full tree of at most {MAX_LEAVES} leaves with {model.num_actions} actions, "
+            f"got {config.depth}"
+        )
     if config.weights.termination and isinstance(model, KnownModel):
         raise UserError(
             "weights.termination must be 0 for a world model whose ends are known, "
@@ -92,11 +109,16 @@ def check_batch(batch: Batch, size: int, actions: int) -> None:
         raise UserError(f"batch.next_valid must be bool [{size}], got {valid.dtype} {list(valid.shape)}")
     if batch.action.dtype != torch.int64:
         raise UserError(f"batch.action must be int64, got {batch.action.dtype}")
-    low, high = (int(x) for x in batch.action.aminmax())
-    if low < 0 or high >= actions:
-        raise UserError(f"batch.action must lie in 0..{actions - 1}, got {low if low < 0 else high}")
-    for name in ("reward", "q_target"):
-        tensor = getattr(batch, name)
+    known = (batch.action >= 0) & (batch.action < actions)
+    numbers = {name: getattr(batch, name) for name in ("reward", "q_target")}
+    real = not any(tensor.is_complex() for tensor in numbers.values())
+    # One answer to wait for where all is well, which is nearly always.
+    if real and bool((known & batch.reward.isfinite() & batch.q_target.isfinite()).all()):
+        return
+    if not bool(known.all()):
+        wrong = int(batch.action[~known][0])
+        raise UserError(f"batch.action must lie in 0..{actions - 1}, got {wrong}")
+    for name, tensor in numbers.items():
         if tensor.is_complex() or not bool(tensor.isfinite().all()):
             raise UserError(f"batch.{name} must be real and finite, got {tensor.dtype} with other entries")
 

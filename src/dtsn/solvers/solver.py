@@ -13,7 +13,6 @@ solver        planner in training         planner when acting   losses
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +38,7 @@ from dtsn.solvers.checks import (
     checked_actions,
     checked_column,
     checked_weight,
+    overridden,
     without_given,
 )
 from dtsn.solvers.export import Export, export_solver_graph
@@ -148,7 +148,7 @@ class Solver(nn.Module):
         ``act_iterations=50``.
         """
         saved = saving.read_solver(Path(folder), encoder=encoder, world_model=world_model)
-        config = dataclasses.replace(saved.solver, **search)
+        config = overridden(saved.solver, search)
 
         def make() -> Solver:
             actions = gymnasium.spaces.Discrete(saved.num_actions)
@@ -343,7 +343,8 @@ class Solver(nn.Module):
             uniforms = part.draw((iterations or config.iterations,), generator, latent.device)
         tree = self._tree(False, latent, lead, None, uniforms, generator, iterations=iterations)
         check_valid(batch.action, tree.node_mask)
-        target = self._target(batch.next_observation, lead) if "transition" in self.losses else None
+        compares = "transition" in self.losses and config.weights.transition
+        target = self._target(batch.next_observation, lead) if compares else None
         terms = loss_terms(self.losses, config, self.world_model, batch, tree, target)
         if config.weights.conservative_value:
             term = conservative_value(self.world_model, observation, batch.q_target, generator, part)

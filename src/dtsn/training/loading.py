@@ -12,18 +12,18 @@ import torch
 
 from dtsn import checkpoint
 from dtsn.checkpoint import CheckpointError
-from dtsn.config import SOLVERS, SolverConfig, TrainConfig
+from dtsn.config import TrainConfig
 from dtsn.data.format import MAX_ACTIONS, MAX_FRAME_VALUES, ObservationSpec
 from dtsn.errors import UserError, brief
 from dtsn.models.known import KnownModel
 from dtsn.models.world_model import WorldModel
 from dtsn.settings import config_from_dict
+from dtsn.solvers.checks import overridden
 from dtsn.solvers.saving import check_own, read_space, space_to_json
 from dtsn.solvers.solver import Solver
 from dtsn.training.runs import RunExistsError, RunFolder, checkpoint_of
 
 TARGET = "target_encoder."  # only training needs these parameters
-MAX_LEAVES = 1 << 20  # of a full tree
 
 
 def make_solver(
@@ -50,7 +50,6 @@ def make_solver(
         )
     else:
         space = gymnasium.spaces.Box(-np.inf, np.inf, observation, np.float32)
-    check_tree(config.solver, num_actions)
     return Solver.create(
         config.solver,
         space,
@@ -59,17 +58,6 @@ def make_solver(
         world_model=world_model,
         seed=config.seed,
     )
-
-
-def check_tree(config: SolverConfig, num_actions: int) -> None:
-    """Refuse a full tree that no machine can hold."""
-    kind = SOLVERS[config.name]
-    full = "full" in (kind.training_planner, kind.acting_planner)
-    if full and num_actions**config.depth > MAX_LEAVES:
-        raise UserError(
-            f"depth must make a full tree of at most {MAX_LEAVES} leaves with {num_actions} actions, "
-            f"got {config.depth}"
-        )
 
 
 def load_solver(
@@ -112,7 +100,7 @@ def _loaded(
             wrong = UserError(f"observation_shape must be {shape}, that of its space, got another")
             raise _misfit(folder, wrong)
         return solver
-    config = dataclasses.replace(config, solver=_overridden(config.solver, search))
+    config = dataclasses.replace(config, solver=overridden(config.solver, search))
     check_own(folder, "world_model", bool(state.get("own_world_model")), world_model is not None)
     tensors = checkpoint.load_tensors_of(folder, "model", state)
     try:
@@ -128,13 +116,6 @@ def _loaded(
     except (ValueError, RuntimeError) as error:
         raise _misfit(folder, error) from error
     return solver.to(device).eval()
-
-
-def _overridden(config: SolverConfig, search: dict[str, Any]) -> SolverConfig:
-    unknown = set(search) - {field.name for field in dataclasses.fields(SolverConfig)}
-    if unknown:
-        raise UserError(f"search settings must be fields of SolverConfig, got {sorted(unknown)[0]!r}")
-    return dataclasses.replace(config, **search)
 
 
 def _misfit(folder: Path, error: Exception) -> CheckpointError:

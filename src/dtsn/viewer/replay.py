@@ -197,8 +197,8 @@ def replay_navigation(level: int, options: NavigationOptions, actions: list[int]
             outcome = "time-out"
     time = len(actions)
     status = {
-        None: f"Step {time}; the shortest way from the start has {best}.",
-        "goal": f"Goal after {time} steps; the shortest way has {best}.",
+        None: f"Step {time}; the shortest path from the start has {best}.",
+        "goal": f"Goal after {time} steps; the shortest path has {best}.",
         "collision": f"Collision at step {time}.",
         "time-out": f"Out of time after {time} steps.",
     }[outcome]

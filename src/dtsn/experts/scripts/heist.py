@@ -31,7 +31,7 @@ STEPS = {
     ): number
     for number, name in enumerate(ACTION_NAMES[:9])
 }
-RANDOM_MOVES = 0.1  # share of moves that are drawn: data with nothing but shortest ways show no way back
+RANDOM_MOVES = 0.1  # share of moves that are drawn: data with nothing but shortest paths show no way back
 DESCRIPTION = {"script": "breadth-first search on pixels", "random_moves": RANDOM_MOVES}
 
 Cell = tuple[int, int]  # row and column
@@ -76,7 +76,7 @@ class Heist:
         return int(row), int(column)
 
     def _next(self, here: Cell) -> Cell:
-        """Return the next cell on a shortest way to the gem, or else to the nearest key that is not held."""
+        """Return the next cell on a shortest path to the gem, or else to the nearest key that is not held."""
         came: dict[Cell, Cell] = {here: here}
         waiting = deque([here])
         wanted = {cell for colour, cell in self.keys.items() if colour not in self.held}

@@ -24,14 +24,14 @@ MOVES = {
     ACTION_NAMES.index("RIGHT"): (0, 1),
 }
 
-RANDOM_MOVES = 0.1  # share of moves that are drawn: data with nothing but shortest ways show no way back
+RANDOM_MOVES = 0.1  # share of moves that are drawn: data with nothing but shortest paths show no way back
 DESCRIPTION = {"script": "breadth-first search on pixels", "random_moves": RANDOM_MOVES}
 
 Cell = tuple[int, int]  # row and column
 
 
 class Walk:
-    """A shortest way to the cheese, with a tenth of random moves."""
+    """A shortest path to the cheese, with a tenth of random moves."""
 
     def __init__(self, frame: Bytes) -> None:
         self.free, self.mouse, cheese = read_maze(frame)

@@ -45,7 +45,7 @@ MOVES = [
     for name in ACTION_NAMES
 ]
 PLAIN = *_, NOOP = [ACTION_NAMES.index(name) for name in ("LEFT", "RIGHT", "UP", "DOWN", "NOOP")]
-RANDOM_MOVES = 0.1  # share of moves that are drawn: data with nothing but shortest ways show no way back
+RANDOM_MOVES = 0.1  # share of moves that are drawn: data with nothing but shortest paths show no way back
 DESCRIPTION = {"script": "best-first search on pixels", "random_moves": RANDOM_MOVES}
 GREED = 6.0  # weight of the distance that is left: above 1, ways are found sooner and may be longer
 MAX_KNOWN = 2000  # mines that a search meets before it gives up

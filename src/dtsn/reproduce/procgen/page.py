@@ -131,8 +131,9 @@ def _comparison(summary: Mapping[str, Any], solvers: Sequence[str]) -> list[str]
         "its runs.",
         _z_table(summary, [name for name in solvers if name != BASELINE]),
         "Intervals are 95% of a bootstrap that redraws the levels of each game and the training runs of both "
-        "solvers. The mean is also given without dodgeball, where the paper's Q-network fails: this game "
-        "alone makes much of its mean; and without games whose data a script has played. "
+        "solvers. With one run of a solver they know nothing of the spread between its runs, and with two or "
+        "three they underestimate it. The mean is also given without dodgeball, where the paper's Q-network "
+        "fails: this game alone makes much of its mean; and without games whose data a script has played. "
         "A mean is over the games of its own column: columns with gaps do not compare with the others.",
         "Share of episodes that a solver plays as the Q-network does, with the same score and length on the "
         "same level; where it is large, the Z-score compares little:",

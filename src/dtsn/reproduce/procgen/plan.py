@@ -29,7 +29,7 @@ class ProcgenCampaign:
     games: tuple[str, ...] = ("coinrun", "leaper", "maze", "starpilot")
     """games to run; all: all 16"""
     budget: str = "cpu"
-    """cpu: hours on a laptop; day: better experts and longer training, some hours per game; paper: the
+    """cpu: hours on a laptop; day: better experts and longer training, an hour per game; paper: the
     paper's numbers, weeks on a GPU; tiny: to try it out"""
     solvers: tuple[str, ...] = ("qnet", "search", "treeqn", "dtsn")
     """rows of the tables; also cloning, dtsn-no-telescoping, dtsn-no-reinforce, dtsn-no-auxiliary,

@@ -173,7 +173,8 @@ def collect(campaign: ProcgenCampaign, game: str) -> None:
 def rediscount(source: Path, path: Path, discount: float) -> None:
     """Write a data set again with returns of another discount."""
     with Dataset(source) as dataset:
-        known = {name: dataset.header[name] for name in ("env_id", "env_options", "provenance")}
+        kept = ("env_id", "env_options", "provenance", "real_last_frames")
+        known = {name: dataset.header[name] for name in kept}
         with DatasetWriter(
             path,
             **known,
