@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dtsn.data.reader import Dataset
 from dtsn.training.trackers import Tracker, open_tracker
+from short_runs import QNET, train
+from short_runs import dataset as dataset
 
 SETTINGS = {"solver": {"name": "dtsn", "iterations": 5}, "seed": 0}
 
@@ -70,3 +75,19 @@ def test_without_the_extra(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=rf"^{title} is not installed: pip install 'dtsn\[{name}\]'$"):
         logged(name, tmp_path)
+
+
+def test_tensorboard(dataset: Dataset, tmp_path: Path) -> None:
+    train(tmp_path, dataset, replace(QNET, steps=20, batch_size=1), track="tensorboard")
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"train/loss" in events.read_bytes()
+
+
+def test_without_tensorboard(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    train(tmp_path / "none", dataset, replace(QNET, steps=1))
+    assert sorted(os.listdir(tmp_path / "none")) == ["checkpoints", "config.json", "metrics.jsonl"]
+    with pytest.raises(
+        ImportError, match=r"^TensorBoard is not installed: pip install 'dtsn\[tensorboard\]'$"
+    ):
+        train(tmp_path / "board", dataset, replace(QNET, steps=1), track="tensorboard")

@@ -17,7 +17,7 @@ import pytest
 
 from dtsn.inspection import read_search
 from dtsn.pretrained import shipped
-from test_viewer import easy_level, save_procgen_solver
+from viewer_server import easy_level, save_procgen_solver
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install 'dtsn[dev]'"

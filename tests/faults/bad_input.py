@@ -1,4 +1,4 @@
-"""The generated bad input of tests/test_bad_input.py, more of it."""
+"""The generated bad input of tests/test_bad_input_*.py, more of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from .common import ROOT, Outcome
 
 
 def bad_input(folder: Path, size: int = 5000) -> Outcome:
-    """The generated cases of tests/test_bad_input.py, with enough examples of each to reach ``size``."""
+    """The generated cases of tests/test_bad_input_*.py, with enough examples of each to reach ``size``."""
     count, report = folder / "count", folder / "report.xml"
     examples = str(max(1, round(50 * size / 2000)))
     environment = {**os.environ, "DTSN_BAD_INPUT_EXAMPLES": examples, "DTSN_BAD_INPUT_COUNT": str(count)}
-    command = [sys.executable, "-m", "pytest", "tests/test_bad_input.py", "-m", "", f"--junitxml={report}"]
+    files = sorted(map(str, ROOT.glob("tests/test_bad_input_*.py")))
+    command = [sys.executable, "-m", "pytest", *files, "-m", "", f"--junitxml={report}"]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider"], cwd=ROOT, env=environment, capture_output=True
     )
