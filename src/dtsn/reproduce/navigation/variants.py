@@ -231,6 +231,10 @@ CHOSEN_WEIGHTS: Mapping[str, Mapping[str, float]] = {
 EXTENSIONS = {
     "dtsn_graph": Recipe("dtsn_graph", "D-TSN, merged search", settings={"merge": True}, weights_of="dtsn")
 }
+# Is it training through the search that pays in larger halls, or merging alone?
+_SEARCH_GRAPH = Recipe(
+    "search_graph", "Model-based Search, merged search", "search", settings={"merge": True}, weights_of="search"
+)
 OWN_ABLATIONS = {
     recipe.key: recipe
     for recipe in (
@@ -357,7 +361,12 @@ def _variants() -> dict[str, Variant]:
         *_family(main, [*ABLATIONS.values(), *OWN_ABLATIONS.values()], 3, act=("dtsn-ranking",)),
         *_family(main, SEARCH_LENGTHS.values(), 3, more=False),
         *_family(FAMILIES["plain"], solvers, 3),
-        *_family(FAMILIES["hall-7-12"], both, 2, act=("dtsn_graph",)),
+        *_family(
+            FAMILIES["hall-7-12"],
+            [*solvers, _SEARCH_GRAPH, *EXTENSIONS.values()],
+            5,
+            act=("search", "search_graph", "dtsn", "dtsn_graph"),
+        ),
         *_family(FAMILIES["hall-5-14"], both, 2),
         *_family(FAMILIES["independent"], [*solvers, *EXTENSIONS.values()], 2),
         *_weight_search(main),
