@@ -114,6 +114,12 @@ class Branching(nn.Module):
         (lambda: make("qnet"), "q.pt2", {"uniforms": True}, "draws nothing"),
         (lambda: Solver.create("dtsn", Dict(a=VECTOR), Discrete(2)), "d.pt2", {}, "only solvers of Box"),
         (
+            lambda: Solver.create("qnet", VECTOR, Discrete(2), network=NetworkConfig(precision="bfloat16")),
+            "o.onnx",
+            {},
+            "precision must be 'float32' for ONNX, got 'bfloat16'",
+        ),
+        (
             lambda: Solver.create("qnet", VECTOR, Discrete(2), encoder=Branching()),
             "b.pt2",
             {},

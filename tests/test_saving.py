@@ -61,6 +61,29 @@ def test_a_loaded_solver_is_the_saved_one(name: str, space: gymnasium.Space, tmp
     assert "Solver.load" in card
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_the_precision_survives(dtype: torch.dtype, tmp_path: Path) -> None:
+    solver = Solver.create("dtsn", SPACES[0], Discrete(3), network=SMALL, seed=0).to(dtype).eval()
+    loaded = Solver.load(solver.save(tmp_path / "mine"))
+    assert loaded.dtype == dtype
+    observation = torch.randn(4, 4)
+    assert torch.equal(
+        loaded.act(observation, deterministic=True), solver.act(observation, deterministic=True)
+    )
+
+
+def test_weights_of_one_solver_act_as_another(tmp_path: Path) -> None:
+    made = {
+        name: Solver.create(name, SPACES[0], Discrete(3), network=SMALL, seed=0) for name in ("qnet", "dtsn")
+    }
+    folders = {name: solver.save(tmp_path / name) for name, solver in made.items()}
+    assert Solver.load(folders["dtsn"], name="qnet").target_encoder is None
+    learner = Solver.load(folders["qnet"], name="dtsn")
+    assert learner.target_encoder is not None  # as at the start of training: a copy, not other fresh weights
+    for key, tensor in learner.world_model.encoder.state_dict().items():
+        assert torch.equal(learner.target_encoder.state_dict()[key], tensor)
+
+
 def test_saving_again_replaces(tmp_path: Path) -> None:
     for seed in (0, 1):
         solver = Solver.create("qnet", SPACES[0], Discrete(2), network=SMALL, seed=seed)

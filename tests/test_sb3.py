@@ -147,6 +147,10 @@ def test_policy_for_plain_dqn() -> None:
         ({"n_steps": 3}, r"n_steps must be 1, got 3: .*one"),
         ({"gamma": 0.9}, r"discount is 0, the targets' is 0\.9"),
         ({"policy_kwargs": {"net_arch": [3]}}, "no 'net_arch': use solver, network and encoder"),
+        (
+            {"policy_kwargs": {"solver": "dtsn"}},
+            "policy_kwargs must not have 'solver': pass it to DTSN itself",
+        ),
         ({"policy": "MlpPolicy"}, "policy must be SolverPolicy or a subclass, got 'MlpPolicy'"),
     ],
 )

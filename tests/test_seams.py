@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
-from torch import Tensor
+from torch import Tensor, nn
 
 from dtsn.batch import Batch
 from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
@@ -129,7 +129,7 @@ def test_uniforms_decide_the_loss() -> None:
 
 @each_solver
 def test_td_target(name: str) -> None:
-    solver = make(name, act_iterations=6)
+    solver = make(name, act_iterations=6, discount=0.9)
     reward, obs = np.array([1.0, 2.0, 3.0]), numbers(3, 5)
     ended, closed = np.array([False, True, False]), np.array([[0, 1, 0], [1, 1, 1], [1, 0, 1]], np.int8)
     target = solver.td_target(reward, obs, ended, 0.9, invalid_actions=closed)
@@ -149,8 +149,94 @@ def test_td_target(name: str) -> None:
     torch.testing.assert_close(steps, torch.stack([target] * 2))  # [T, B]
     alone = solver.td_target(reward[0], obs[0], ended[0], 0.9, invalid_actions=closed[0])
     torch.testing.assert_close(alone, target[0])
+    assert torch.equal(solver.td_target(reward, obs, ended, invalid_actions=closed), target)  # the search's
+    unknown = obs.clone()
+    unknown[1] = torch.nan  # what no buffer keeps: the observation after an end
+    assert torch.equal(solver.td_target(reward, unknown, ended, invalid_actions=closed), target)
     with pytest.raises(ValueError, match=r"reward must have shape \[3\], got \[3, 1\]"):
         solver.td_target(reward[:, None], obs, ended, 0.9)
+    with pytest.raises(ValueError, match=r"discount must have shape \[3\], got \[3, 1\]"):
+        solver.td_target(reward, obs, ended, torch.full((3, 1), 0.9))
+    with pytest.raises(ValueError, match=r"discount must be that of the solver's search, 0\.9, got 0\.99"):
+        solver.td_target(reward, obs, ended, 0.99)
+    with pytest.raises(ValueError, match="next_observation 1 of the batch has NaN"):
+        solver.td_target(reward, unknown, ~ended, 0.9)
+
+
+@pytest.mark.parametrize(
+    "seen", [lambda x: x[::-1, ::-1], lambda x: x.astype(">f4"), lambda x: np.broadcast_to(x[:1], x.shape)]
+)
+@pytest.mark.filterwarnings("error")
+def test_arrays_that_torch_cannot_share(seen) -> None:
+    array = seen(numbers(6, 5).numpy())
+    expected = make().eval()(np.array(array, np.float32), deterministic=True)
+    assert torch.equal(make().eval()(array, deterministic=True), expected)
+
+
+@pytest.mark.filterwarnings("error")
+def test_gradients_reach_the_observation() -> None:
+    obs = numbers(6, 5).requires_grad_()
+    make()(obs).sum().backward()
+    assert obs.grad is not None
+    assert bool(obs.grad.abs().sum(1).gt(0).all())
+
+
+def test_a_compiled_decision_is_one_graph() -> None:
+    solver, obs = make().eval(), numbers(6, 5)
+    with torch.inference_mode():
+        search = solver.world_model.encode(obs), (6,), None, numbers(6, T), None, False
+        assert torch._dynamo.explain(solver._best_action)(*search).graph_break_count == 0
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ({"invalid_actions": np.ones((6, ACTIONS), bool)}, "leaves no action open in row 0"),
+        ({"uniforms": np.full((6, T), 2.0)}, r"uniforms must lie in \[0, 1\)"),
+    ],
+)
+def test_compiled_acting_checks_what_it_is_given(search, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    solver, closed = make(), np.zeros((6, ACTIONS), bool)
+    closed[:, 0] = True
+    solver.compile_acting()
+    for given in (closed, torch.from_numpy(closed)):
+        chosen = solver.act(numbers(6, 5), invalid_actions=given, uniforms=numbers(6, T).numpy())
+        assert torch.equal(chosen, make().act(numbers(6, 5), invalid_actions=closed, uniforms=numbers(6, T)))
+        assert bool((chosen > 0).all())
+    with pytest.raises(ValueError, match=said):
+        solver.act(numbers(6, 5), **search)
+
+
+def test_a_seed_leaves_the_generators_of_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    make()
+    assert not seeded
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda model: Solver(model, "qnet"), "config must be a SolverConfig, got 'qnet'"),
+        (lambda _: Solver(nn.Linear(5, 3)), "world_model must be a WorldModel or a KnownModel, got Linear"),
+        (
+            lambda _: Solver.create("dtsn", SPACE, Discrete(3), world_model=nn.Linear(5, 3)),
+            "world_model must be a WorldModel or a KnownModel, got Linear",
+        ),
+        (
+            lambda _: Solver.create("dtsn", SPACE, Discrete(3), encoder=nn.Identity),
+            "encoder must be a module",
+        ),
+    ],
+)
+def test_what_is_no_part_of_a_solver(wrong, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        wrong(make().world_model)
+
+
+def test_the_shape_of_observations_may_be_a_list() -> None:
+    assert Solver(make().world_model, observation_shape=[5])(numbers(6, 5)).shape == (6, ACTIONS)
 
 
 # --- batches -----------------------------------------------------------------------------------------

@@ -178,6 +178,13 @@ def test_bad_structures(observation: object, said: str) -> None:
         solver(observation)
 
 
+def test_vectors_of_bytes_are_divided_by_255() -> None:
+    memory, unit = Box(0, 255, (16,), np.uint8), Box(0, 1, (16,))
+    solvers = [Solver.create("qnet", space, Discrete(2), network=SMALL, seed=0) for space in (memory, unit)]
+    numbers = np.random.default_rng(0).integers(256, size=(5, 16), dtype=np.uint8)
+    torch.testing.assert_close(solvers[0](numbers), solvers[1](numbers / np.float32(255)))
+
+
 def test_discrete_out_of_range() -> None:
     solver = Solver.create("qnet", Discrete(3, start=1), Discrete(2), network=SMALL)
     assert solver(np.array([1, 3])).shape == (2, 2)

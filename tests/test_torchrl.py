@@ -53,6 +53,32 @@ def identity(categorical: bool = False) -> GymWrapper:
     return env
 
 
+class Masked(Identity):
+    """Shows which actions are allowed: the right one never is."""
+
+    observation_space = gymnasium.spaces.Dict(
+        observation=Identity.observation_space, action_mask=gymnasium.spaces.MultiBinary(3)
+    )
+
+    def _draw(self):
+        seen = super()._draw()
+        return {"observation": seen, "action_mask": (1 - seen).astype("int8")}
+
+
+def test_masks_of_the_environment_are_kept_to() -> None:
+    env = GymWrapper(Masked(), categorical_action_encoding=True)
+    env.set_seed(0)
+    solver, actor = make_actor(config(), env, discount=0.9, network=SMALL, seed=0)
+    for mode in (ExplorationType.DETERMINISTIC, ExplorationType.RANDOM):
+        with set_exploration_type(mode), torch.no_grad():
+            steps = env.rollout(20, actor)
+        assert bool(steps["action_mask"].bool().gather(1, steps["action"][:, None]).all())
+    loss, asked = DTSNLoss(actor, discount=0.9), []
+    solver.td_target = lambda *given, **masks: (asked.append(masks), given[0])[1]
+    loss(steps)
+    assert torch.equal(asked[0]["invalid_actions"], ~steps["next", "action_mask"].bool())
+
+
 def transitions(shape: tuple[int, ...], categorical: bool) -> TensorDict:
     torch.manual_seed(0)
     td = identity(categorical).rollout(int(torch.Size(shape).numel()))

@@ -45,19 +45,25 @@ def data_info(file: tyro.conf.Positional[Path] = DATA) -> None:
     done("nothing written", f"dtsn train {file}")
 
 
-def data_export(file: tyro.conf.Positional[Path] = DATA, name: tyro.conf.Positional[str] = MINARI_ID) -> None:
+def data_export(
+    file: tyro.conf.Positional[Path] = DATA, name: tyro.conf.Positional[str | None] = None
+) -> None:
     """Write a data set to the local Minari folder, losslessly.
 
     Example: dtsn data export data/navigation.h5 navigation/expert-v0
 
     Args:
         file: a data set made by dtsn collect.
-        name: name of the Minari data set to create.
+        name: name of the Minari data set to create; for Navigation's data navigation/expert-v0 if not given.
     """
     from dtsn.data import Dataset
     from dtsn.data.minari import export_minari
 
     with Dataset(file) as dataset:
+        env_id = dataset.header["env_id"]
+        if name is None and env_id != "dtsn/Navigation-v0":
+            raise UserError(f"name must be given for data of {env_id}, such as mine/{file.stem}-v0, got none")
+        name = name or MINARI_ID
         export_minari(dataset, name)
         count = dataset.num_episodes
     done(f"wrote {count} episodes to Minari as {name}", f"dtsn data import {name} copy.h5")

@@ -80,15 +80,16 @@ def plan(
     else:
         document = plan_state(state, run, device, seed, search)
     console().print(search_text(document, lines, console().width))
+    of = f" {run}" if run else ""
     if out is None:
-        return done("nothing written", "dtsn plan --out tree.svg (or .png, .json), dtsn play")
+        return done("nothing written", f"dtsn plan{of} --out tree.svg (or .png, .json), dtsn play{of}")
     if out.suffix == ".json":
         write_search(out, document)
     else:
         from dtsn.inspection.figures import search_figure
 
         search_figure(document, out)
-    again = f"dtsn plan --state {out}" if out.suffix == ".json" else "dtsn play"
+    again = f"dtsn plan --state {out}" if out.suffix == ".json" else f"dtsn play{of}"
     done(f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)", again)
 
 
@@ -188,7 +189,8 @@ def play(
         steps, outcome = len(frames), frames[-1][1]
         episode_gif(frames, out, delay)
     console().print(f"{outcome} after {steps} steps")
-    last = f"dtsn plan --level {level} --exits {exits} --time {steps - 1}"
+    of = f" {run}" if run else ""
+    last = f"dtsn plan{of} --level {level} --exits {exits} --time {steps - 1}"
     done(f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)" if out else "nothing written", last)
 
 

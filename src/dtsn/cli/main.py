@@ -111,11 +111,18 @@ def main() -> None:
         sys.exit(141)
     except Exception as error:
         if is_for_users(error) and not os.environ.get("DTSN_TRACEBACK"):
-            print(f"dtsn: {error}", file=sys.stderr)
+            print(f"dtsn: {in_flags(str(error))}", file=sys.stderr)
             sys.exit(2)
         traceback.print_exc()
         print("dtsn: this is a bug in dtsn; please report it with the lines above", file=sys.stderr)
         sys.exit(1)
+
+
+def in_flags(message: str) -> str:
+    """Say in flags what the library says in arguments."""
+    return message.replace("pass overwrite=True", "pass --overwrite").replace(
+        ": resume it,", ": --resume it,"
+    )
 
 
 def is_for_users(error: Exception) -> bool:

@@ -70,6 +70,11 @@ def import_minari(
 
     try:
         source = minari.load_dataset(dataset_id)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{dataset_id}: no such data set in the local Minari folder; `minari download {dataset_id}` gets "
+            "a published one"
+        ) from error
     except ValueError as error:  # a bad name
         raise UserError(f"{dataset_id}: {error}") from error
     frames, actions = source.observation_space, source.action_space
@@ -77,6 +82,8 @@ def import_minari(
         raise DatasetError(
             f"{dataset_id}: must have Box observations and Discrete actions, got {frames} and {actions}"
         )
+    if actions.start != 0:  # a solver answers 0 to A − 1
+        raise DatasetError(f"{dataset_id}: actions must start at 0, got {actions}: shift them first")
     origin: dict[str, Any] = {"env_id": dataset_id, "env_options": {}, "provenance": {"minari": dataset_id}}
     if source.env_spec is not None:
         origin["env_id"] = source.env_spec.id
@@ -99,7 +106,7 @@ def import_minari(
             writer.add_episode(
                 Episode(
                     episode.observations,
-                    episode.actions - actions.start,
+                    episode.actions,
                     episode.rewards,
                     bool(episode.terminations[-1]),
                     int(metadata.get("seed", -1)),

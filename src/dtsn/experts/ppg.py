@@ -110,7 +110,7 @@ class PhasicPolicyGradient:
         self.options = ProcgenOptions(config.game, config.mode)
         split_range("train", config.num_levels)  # refuse a bad number now
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
+            torch.default_generator.manual_seed(config.seed)
             self.network = ActorCritic(config).to(self.device)
         # One for each phase, since Adam divides by the size of recent gradients: the value errors of an
         # auxiliary phase are so large that it would hardly move the policy for long after it.

@@ -168,6 +168,9 @@ class DTSN(DQN):  # type: ignore[misc]
             )
         config = online_config(solver, gamma)
         own = {"solver": config, "network": network, "encoder": encoder}
+        twice = sorted(own.keys() & (policy_kwargs or {}).keys())
+        if twice:
+            raise UserError(f"policy_kwargs must not have {twice[0]!r}: pass it to DTSN itself")
         super().__init__(policy, env, gamma=gamma, policy_kwargs=own | (policy_kwargs or {}), **options)
 
     @property

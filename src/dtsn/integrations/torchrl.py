@@ -42,10 +42,11 @@ class QValues(nn.Module):
         super().__init__()
         self.solver = solver
 
-    def forward(self, observation: Tensor) -> Tensor:
-        """Map observations ``[..., *shape]`` to Q-values ``[..., A]``."""
+    def forward(self, observation: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """Map observations ``[..., *shape]`` to Q ``[..., A]``, −inf where not ``allowed [..., A]``."""
         drawn = exploration_type() == ExplorationType.RANDOM
-        q_values: Tensor = self.solver(observation, deterministic=not drawn)
+        closed = None if allowed is None else ~allowed.bool()
+        q_values: Tensor = self.solver(observation, invalid_actions=closed, deterministic=not drawn)
         return q_values
 
 
@@ -55,6 +56,7 @@ def make_actor(
     *,
     discount: float = 0.99,
     observation_key: str = "observation",
+    action_mask_key: str = "action_mask",
     network: NetworkConfig | None = None,
     encoder: nn.Module | None = None,
     seed: int | None = None,
@@ -62,7 +64,8 @@ def make_actor(
     """Make a solver for an environment's specs, and the actor that reads its actions from the Q-values.
 
     ``solver`` may be one that you made; otherwise ``network``, ``encoder`` and ``seed`` are those of
-    ``Solver.create``, and ``discount`` is that of the search.
+    ``Solver.create``, and ``discount`` is that of the search. Where the environment shows ``action_mask_key``
+    (true: allowed), actor and targets keep to it.
     """
     spec, seen = env.action_spec_unbatched, env.observation_spec_unbatched
     if not hasattr(spec.space, "n"):
@@ -75,7 +78,8 @@ def make_actor(
         actions = gymnasium.spaces.Discrete(int(spec.space.n))
         config = online_config(solver, discount)
         solver = Solver.create(config, space, actions, network=network, encoder=encoder, seed=seed)
-    return solver, QValueActor(QValues(solver), in_keys=[observation_key], spec=spec)
+    masks = [action_mask_key] if action_mask_key in seen.keys(True, True) else []
+    return solver, QValueActor(QValues(solver), in_keys=[observation_key, *masks], spec=spec)
 
 
 def _space(spec: Any) -> gymnasium.spaces.Box:
@@ -121,12 +125,13 @@ class DTSNLoss(DQNLoss):  # type: ignore[misc]
                 "DTSNLoss does not take returns of several steps: the reward and transition modules learn "
                 "what *one* step brings; leave out the multi-step transform"
             )
-        (name,) = self.value_network.in_keys
+        name, *masks = self.value_network.in_keys
         seen, after = rows.get(name), rows.get(("next", name))
+        closed = ~rows.get(("next", masks[0])).bool() if masks else None
         reward = rows.get(("next", keys.reward)).flatten()
         ended = rows.get(("next", keys.terminated)).flatten()
         with self.target_value_network_params.to_module(self.value_network):
-            target = self.solver.td_target(reward, after, ended, self.discount)
+            target = self.solver.td_target(reward, after, ended, self.discount, invalid_actions=closed)
         action = rows.get(keys.action)
         action = action.flatten() if self.action_space == "categorical" else action.long().argmax(-1)
         weight = rows.get(keys.priority_weight, None)

@@ -35,7 +35,7 @@ from dtsn.models.maps import (
     MoveTransition,
 )
 from dtsn.models.path_encoder import PathEncoder
-from dtsn.models.spaces import Flatten, content, divisor, has_channels_last, sample_batch
+from dtsn.models.spaces import Flatten, content, divisor, has_channels_last, is_bytes, sample_batch
 from dtsn.models.world_model import WorldModel
 
 
@@ -106,6 +106,8 @@ def _latent_shape(space: gymnasium.Space[Any], config: NetworkConfig) -> tuple[i
 
 def found_latent_shape(encoder: nn.Module, space: gymnasium.Space[Any]) -> tuple[int, ...]:
     """Return the shape of an encoder's latents, found by running it on two observations of the space."""
+    if not isinstance(encoder, nn.Module):
+        raise UserError(f"encoder must be a module, such as MyEncoder(), got {encoder!r}")
     observation = sample_batch(space, 2)
     training = {module: module.training for module in encoder.modules()}
     encoder.eval()  # running statistics must not see made-up observations
@@ -149,7 +151,8 @@ def _box_encoder(space: gymnasium.spaces.Box, config: NetworkConfig) -> nn.Modul
     if config.normalised and name in ("mlp", "grid", "paths"):
         raise UserError(f"normalised=True needs an encoder of frames, got {name!r}")
     if name == "mlp":
-        return VectorEncoder(shape[0], config.hidden, config.latent)
+        encoder = VectorEncoder(shape[0], config.hidden, config.latent)
+        return nn.Sequential(Flatten(space), encoder) if is_bytes(space) else encoder  # divided by 255
     if has_channels_last(shape, config.channels):
         return ChannelsFirst(_plane_encoder(name, (shape[2], shape[0], shape[1]), space, config))
     return _plane_encoder(name, shape, space, config)

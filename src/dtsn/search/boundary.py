@@ -69,10 +69,15 @@ def root_mask(invalid_actions: Any, root: Children) -> Tensor | None:
         valid = allowed if valid is None else valid & allowed
     if valid is None or torch.compiler.is_compiling():
         return valid
-    closed = ~valid.any(1)
-    if bool(closed.any()):
-        row = int(closed.nonzero()[0])
-        if invalid_actions is None:
-            raise UserError(f"the model must leave a valid action at the root, got none in row {row}")
-        raise UserError(f"invalid_actions leaves no action open in row {row}")
+    if invalid_actions is not None:
+        check_open(~valid)
+    elif not bool(valid.any(1).all()):
+        row = int((~valid.any(1)).nonzero()[0])
+        raise UserError(f"the model must leave a valid action at the root, got none in row {row}")
     return valid
+
+
+def check_open(closed: Tensor | None) -> None:
+    """Refuse masks ``[B, A]`` of actions that are closed which leave a row none."""
+    if closed is not None and bool((stuck := closed.all(1)).any()):
+        raise UserError(f"invalid_actions leaves no action open in row {int(stuck.nonzero()[0])}")

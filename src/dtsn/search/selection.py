@@ -61,19 +61,26 @@ class Tables:
         self.stored = (iterations - 1) * self.actions
         self.offset = torch.arange(batch, device=like.device)[:, None] * self.stored - 1
 
-    @torch.no_grad()
     def add(self, t: int, parent: Tensor, reward: Tensor, value: Tensor, shut: Tensor | None) -> None:
         """Put the children of the nodes ``parent [B, 1]`` into their slots and into the open set.
 
         ``shut [B, A]`` are those that can never be chosen.
         """
+        with torch.no_grad():  # not as a decorator, which would break a compiled graph in two
+            self._add(t, parent, reward, value, shut)
+
+    def _add(self, t: int, parent: Tensor, reward: Tensor, value: Tensor, shut: Tensor | None) -> None:
         returns, open_values = self.returns_of[t], self.open_of[t]  # [B, A]
         if self.scale is not None:
             scale = self.scale.gather(1, parent)  # [B, 1]
             reward, value = reward * scale, value * (scale * self.discount)
             self.scale[:, slots_of(t, self.actions)] = scale * self.discount
-        torch.add(self.returns.gather(1, parent), reward, out=returns)
-        torch.add(returns, value, out=open_values)
+        if torch.compiler.is_compiling():  # a compiled graph breaks at `out=` into a view
+            returns.copy_(self.returns.gather(1, parent) + reward)
+            open_values.copy_(returns + value)
+        else:
+            torch.add(self.returns.gather(1, parent), reward, out=returns)
+            torch.add(returns, value, out=open_values)
         open_values.clamp_(min=self.lowest)  # −inf is for closed nodes, not for what a diverged model says
         if shut is not None:
             open_values.masked_fill_(shut, -torch.inf)

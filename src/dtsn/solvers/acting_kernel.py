@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from dtsn.config import Rule
-from dtsn.errors import UserError
 from dtsn.models.one_row import Floats, Perceptrons
 from dtsn.models.world_model import WorldModel
-from dtsn.search.boundary import check_uniforms
+from dtsn.search.boundary import check_open, check_uniforms
 from dtsn.search.selection import draw_noise
 
 if TYPE_CHECKING:
@@ -82,6 +81,8 @@ def compiled_actions(
     ``closed [B, A]`` and ``uniforms [B, T]`` are as in a search.
     """
     config, model = solver.config, solver.world_model
+    check_uniforms(uniforms, latent.shape[0], solver.act_iterations)
+    check_open(closed)
     if solver.kind.acting_planner != "best_first" or config.merge or not isinstance(model, WorldModel):
         return None
     arrays, kernel = model.for_one_row(), compiled_kernel()
@@ -91,15 +92,12 @@ def compiled_actions(
     if batch * weights.action.shape[0] * weights.change.size > LARGEST_BATCH:
         return None
     rule: Rule = "greedy" if deterministic else config.act_rule
-    check_uniforms(uniforms, batch, iterations)
     noise = np.zeros((batch, iterations), np.float32)
     if rule != "greedy":
         noise = draw_noise(latent, iterations, uniforms, generator).contiguous().numpy()
     shut = np.zeros((batch, weights.action.shape[0]), np.bool_)
     if closed is not None:
         shut = closed.contiguous().numpy()
-        if shut.all(1).any():
-            raise UserError(f"invalid_actions leaves no action open in row {int(shut.all(1).argmax())}")
     q = kernel(
         weights,
         latent.contiguous().numpy(),

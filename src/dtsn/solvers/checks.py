@@ -19,6 +19,14 @@ from dtsn.models.world_model import WorldModel
 MAX_LEAVES = 1 << 20  # of a full tree
 
 
+def check_kinds(model: Any, config: Any) -> None:
+    """Refuse what is no world model or no configuration."""
+    if not isinstance(model, WorldModel | KnownModel):
+        raise UserError(f"world_model must be a WorldModel or a KnownModel, got {type(model).__name__}")
+    if config is not None and not isinstance(config, SolverConfig):
+        raise UserError(f"config must be a SolverConfig, got {config!r}")
+
+
 def without_given(config: SolverConfig, model: WorldModel | KnownModel) -> SolverConfig:
     """Drop weights of losses that a known world has no use for; refuse to set them."""
     off = {}
@@ -89,6 +97,7 @@ def check_own_model(model: WorldModel | KnownModel, num_actions: int, alone: boo
     """Refuse a caller's world model with other actions, or beside settings of modules to make."""
     if not alone:
         raise UserError("world_model must come without network and encoder, got one of them too")
+    check_kinds(model, None)
     if model.num_actions != num_actions:
         raise UserError(
             f"world_model must have the {num_actions} actions of action_space, got {model.num_actions}"
@@ -156,6 +165,22 @@ def checked_column(name: str, given: Any, lead: tuple[int, ...], like: Tensor) -
     if column.shape != lead:
         raise UserError(f"{name} must have shape {list(lead)}, got {list(column.shape)}")
     return column
+
+
+def checked_discount_of(
+    config: SolverConfig, given: Any, lead: tuple[int, ...], like: Tensor
+) -> float | Tensor:
+    """Return the discount of targets: the search's, or one number per transition of the caller's."""
+    if given is None:
+        return config.discount
+    if isinstance(given, int | float):
+        if given != config.discount:
+            raise UserError(
+                f"discount must be that of the solver's search, {config.discount:g}, got {given:g}: "
+                f"make the solver with SolverConfig(discount={given:g})"
+            )
+        return given
+    return checked_column("discount", given, lead, like).to(like.dtype)
 
 
 def checked_weight(weight: Any, size: int, like: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from dtsn.errors import UserError
+from dtsn.models.encoders import LowPrecision
 from dtsn.models.spaces import sample_batch
 from dtsn.storage import replaced
 
@@ -137,14 +139,18 @@ def _write_onnx(program: torch.export.ExportedProgram, decision: Decision, path:
         import onnxscript  # noqa: F401 (what torch writes the file with)
     except ImportError as error:
         raise ImportError("ONNX is not installed: pip install 'dtsn[export]'") from error
+    if any(isinstance(module, LowPrecision) for module in decision.modules()):
+        raise ExportError("precision must be 'float32' for ONNX, got 'bfloat16': export to .pt2 instead")
     names = list(decision.inputs)
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)  # it warns of packages that nothing here needs
     try:
-        written = torch.onnx.export(
-            program, input_names=names, output_names=list(OUTPUTS), dynamo=True, verbose=False
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch's own parts
+            written = torch.onnx.export(
+                program, input_names=names, output_names=list(OUTPUTS), dynamo=True, verbose=False
+            )
     finally:
         logger.setLevel(level)
     assert written is not None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,18 +22,20 @@ def read_rows(
     shape: tuple[int, ...] | None,
     like: Tensor,
     name: str = "observation",
+    unused: Tensor | None = None,
 ) -> tuple[Observation, tuple[int, ...]]:
     """Read observations as rows ``[B, ...]``; return them with the leading dimensions that they came with.
 
     ``shape`` is that of one observation; without it, the first dimension is taken as the batch. Floats get
-    the dtype of ``like``, and everything its device.
+    the dtype of ``like``, and everything its device. Rows that are ``unused [...]`` may hold any number.
     """
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        return _read_parts(observation, space, like, name)
+        return _read_parts(observation, space, like, name, unused)
     try:
-        tensor = torch.as_tensor(observation, device=like.device)
+        tensor = as_tensor(observation, like.device)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{name} must be a batch of arrays, got {type(observation).__name__}") from error
+        kind = type(observation).__name__
+        raise UserError(f"{name} must be a batch of arrays, got {kind}: {error}") from error
     leading = 1 if shape is None else tensor.dim() - len(shape)
     lead = tuple(tensor.shape[: max(0, leading)])
     fits = tensor.dim() >= 2 if shape is None else leading >= 0 and tensor.shape[leading:] == shape
@@ -45,13 +48,23 @@ def read_rows(
         raise UserError(f"{name} must be real numbers, got {tensor.dtype}")
     if tensor.is_floating_point():
         tensor = tensor.to(like.dtype)  # a finite float64 can be infinite in float32
+        if unused is not None and unused.numel() == tensor.shape[0]:
+            tensor = tensor.masked_fill(unused.reshape(-1, *[1] * (tensor.dim() - 1)), 0)
         # A finite sum proves all entries finite, in one operation; only an overflow needs the closer look.
-        if not math.isfinite(tensor.sum()) and not bool(tensor.isfinite().all()):
+        if not math.isfinite(tensor.detach().sum()) and not bool(tensor.isfinite().all()):
             row = int((~tensor.isfinite()).reshape(tensor.shape[0], -1).any(1).nonzero()[0])
             raise UserError(f"{name} {row} of the batch has NaN or infinite entries")
     if space is not None:
         check_choices(space, tensor, name)
     return tensor, lead
+
+
+def as_tensor(array: Any, device: torch.device) -> Tensor:
+    """Return an array as a tensor; one that torch cannot share (flipped, read-only, big-endian) is copied."""
+    if isinstance(array, np.ndarray):
+        shared = array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0
+        array = array if shared else np.array(array, array.dtype.newbyteorder("="), order="C")
+    return torch.as_tensor(array, device=device)
 
 
 def read_batch(
@@ -60,9 +73,10 @@ def read_batch(
     shape: tuple[int, ...] | None,
     like: Tensor,
     name: str = "observation",
+    unused: Tensor | None = None,
 ) -> tuple[Observation, tuple[int, ...]]:
     """Read observations that must come as a batch ``[B, ...]``, with one leading dimension."""
-    rows, lead = read_rows(observation, space, shape, like, name)
+    rows, lead = read_rows(observation, space, shape, like, name, unused)
     if len(lead) != 1:
         inner = "..." if shape is None else ", ".join(map(str, shape))
         raise UserError(f"{name} must have shape [B, {inner}] with B > 0, got {[*lead, *(shape or ())]}")
@@ -70,7 +84,11 @@ def read_batch(
 
 
 def _read_parts(
-    observation: Any, space: gymnasium.spaces.Dict | gymnasium.spaces.Tuple, like: Tensor, name: str
+    observation: Any,
+    space: gymnasium.spaces.Dict | gymnasium.spaces.Tuple,
+    like: Tensor,
+    name: str,
+    unused: Tensor | None,
 ) -> tuple[Observation, tuple[int, ...]]:
     expected = [key for key, _ in parts(space)]
     kind = Mapping if isinstance(space, gymnasium.spaces.Dict) else tuple
@@ -80,7 +98,7 @@ def _read_parts(
         got = given if isinstance(observation, Mapping) else type(observation).__name__
         raise UserError(f"{name} must be {what}, got {got}")
     found = {
-        key: read_rows(observation[key], part, part.shape, like, f"{name}[{key!r}]")
+        key: read_rows(observation[key], part, part.shape, like, f"{name}[{key!r}]", unused)
         for key, part in parts(space)
     }
     leads = {lead for _, lead in found.values()}

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dtsn.batch import Observation, map_arrays
 from dtsn.config import SOLVERS, PlannerName, Rule, SolverConfig
 from dtsn.models.known import KnownModel
 from dtsn.models.world_model import WorldModel
@@ -68,3 +69,21 @@ def grow_trees(
 def act_iterations(config: SolverConfig) -> int:
     """Return T when acting."""
     return config.act_iterations or config.iterations
+
+
+def best_values(
+    model: WorldModel | KnownModel,
+    config: SolverConfig,
+    rows: Observation,
+    wanted: Tensor,
+    closed: Tensor | None,
+    deterministic: bool,
+) -> Tensor:
+    """Compute ``max Q [B]`` by the acting planner of the ``wanted [B]`` rows, 0 of the others."""
+    where = wanted.nonzero().squeeze(1)  # where all is over, nothing may be open
+    if not len(where):
+        return torch.zeros(len(wanted), device=wanted.device)
+    latent = model.encode(map_arrays(lambda array: array[where], rows))
+    closed = None if closed is None else closed[where]
+    best = grow_trees(model, config, True, latent, (len(where),), closed, None, None, deterministic).q.amax(1)
+    return best.new_zeros(len(wanted)).index_copy(0, where, best)

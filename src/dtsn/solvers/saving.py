@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -23,6 +23,7 @@ from dtsn.checkpoint import CheckpointError, check_tensors, load_state, load_ten
 from dtsn.config import NetworkConfig, SolverConfig
 from dtsn.errors import UserError, brief
 from dtsn.models.spaces import parts
+from dtsn.models.world_model import WorldModel, update_average
 from dtsn.settings import config_from_dict
 from dtsn.storage import replace_durably
 
@@ -30,13 +31,18 @@ if TYPE_CHECKING:
     from dtsn.solvers.solver import Solver
 
 TARGET = "target_encoder."  # only training needs these parameters
+DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
 MAX_VALUES = 1 << 22  # in an observation of a folder that is to be believed
 MAX_ACTIONS = 1 << 12
 BOX_DTYPES = [
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     *("float16", "float32", "float64"),
 ]
-S = TypeVar("S", bound=torch.nn.Module)
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class SavedSolver:
     network: NetworkConfig
     observation_space: gymnasium.Space[Any]
     num_actions: int
+    dtype: torch.dtype
     environment: str | None
     tensors: dict[str, Tensor]
     own: str | None  # what its maker brought: encoder or world_model
@@ -70,6 +77,7 @@ def save_solver(solver: Solver, folder: Path) -> Path:
         },
         "observation_space": space_to_json(solver.observation_space),
         "num_actions": solver.world_model.num_actions,
+        "dtype": str(solver.dtype).removeprefix("torch."),
         "own_encoder": solver.own == "encoder",
         "own_world_model": solver.own == "world_model",
         "environment": solver.environment,
@@ -95,6 +103,7 @@ def read_solver(folder: Path, **own: Any) -> SavedSolver:
             network=config_from_dict(NetworkConfig, config["network"]),
             observation_space=read_space(state["observation_space"]),
             num_actions=_checked_count("num_actions", state["num_actions"], MAX_ACTIONS),
+            dtype=DTYPES[state.get("dtype", "float32")],
             environment=state.get("environment"),
             tensors=load_tensors_of(folder, "model", state),
             own=next((name for name in own if state.get(f"own_{name}")), None),
@@ -117,19 +126,37 @@ def check_own(folder: Path, name: str, own: bool, given: bool) -> None:
         raise UserError(f"{folder} holds a solver whose {name.replace('_', ' ')} is {kind}: {remedy}")
 
 
-def with_weights(make: Callable[[], S], saved: SavedSolver) -> S:
+def adopt_weights(solver: Solver, tensors: Mapping[str, Tensor]) -> None:
+    """Load a solver's weights; an averaged encoder without any becomes a copy of the encoder."""
+    solver.load_state_dict(tensors, strict=False)
+    averaged = any(name.startswith(TARGET) for name in tensors)
+    if solver.target_encoder is not None and not averaged:
+        assert isinstance(solver.world_model, WorldModel)
+        update_average(solver.target_encoder, solver.world_model.encoder, 0.0)
+
+
+def with_weights(make: Callable[[], Solver], saved: SavedSolver) -> Solver:
     """Return a solver made by ``make`` with the weights of a folder."""
     try:
         if saved.own is None:
             with torch.device("meta"):  # takes no memory: a folder may claim more than it holds
-                check_tensors(make().state_dict(), saved.tensors, optional=TARGET)
+                empty = make()
+            check_tensors(empty.state_dict(), _of_use(saved.tensors, empty), optional=TARGET)
         solver = make()
-        check_tensors(solver.state_dict(), saved.tensors, optional=TARGET)
-        solver.load_state_dict(saved.tensors, strict=False)
+        tensors = _of_use(saved.tensors, solver)
+        check_tensors(solver.state_dict(), tensors, optional=TARGET)
+        adopt_weights(solver, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         made = "of this dtsn version" if saved.own is None else f"with this {saved.own.replace('_', ' ')}"
         raise CheckpointError(f"{saved.folder} does not hold a solver {made}: {error}") from error
     return solver
+
+
+def _of_use(tensors: Mapping[str, Tensor], solver: Solver) -> Mapping[str, Tensor]:
+    """Leave out the averaged encoder for a solver without, as when D-TSN's weights act as a Q-network."""
+    if solver.target_encoder is not None:
+        return tensors
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(TARGET)}
 
 
 def model_card(solver: Solver) -> str:

@@ -21,7 +21,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from dtsn.batch import Batch, Observation, Part, map_arrays
+from dtsn.batch import Batch, Observation, Part
 from dtsn.config import SOLVERS, NetworkConfig, SolverConfig
 from dtsn.errors import UserError
 from dtsn.models.build import make_world_model
@@ -32,11 +32,13 @@ from dtsn.solvers import losses, saving
 from dtsn.solvers.acting_kernel import compiled_actions
 from dtsn.solvers.checks import (
     check_batch,
+    check_kinds,
     check_own_model,
     check_support,
     check_valid,
     checked_actions,
     checked_column,
+    checked_discount_of,
     checked_weight,
     overridden,
     without_given,
@@ -45,7 +47,7 @@ from dtsn.solvers.export import Export, export_solver_graph
 from dtsn.solvers.losses import LossTerms
 from dtsn.solvers.objective import conservative_value, loss_terms
 from dtsn.solvers.observations import read_batch, read_mask, read_rows, read_uniforms
-from dtsn.solvers.planning import act_iterations, grow_trees
+from dtsn.solvers.planning import act_iterations, best_values, grow_trees
 
 
 class Solver(nn.Module):
@@ -66,13 +68,15 @@ class Solver(nn.Module):
         network: NetworkConfig | None = None,
     ):
         super().__init__()
+        check_kinds(world_model, config)
         self.config = without_given(config or SolverConfig(), world_model)
         self.kind = SOLVERS[self.config.name]
         self.losses = tuple(name for name in self.kind.losses if name not in world_model.given)
         self.world_model = world_model
         check_support(self.config, world_model)
         self.observation_space = observation_space
-        self.observation_shape = observation_space.shape if observation_space else observation_shape
+        shape = observation_shape if observation_space is None else observation_space.shape
+        self.observation_shape = None if shape is None else tuple(shape)
         self.network = network  # what the modules were made by; None if they are the caller's
         self.own: Literal["encoder", "world_model"] | None = None  # what the caller brought
         self.environment: str | None = None  # the id of what it was trained on, for messages
@@ -121,7 +125,7 @@ class Solver(nn.Module):
         network = network or NetworkConfig()
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
-                torch.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)  # weights are drawn on the CPU
             model = make_world_model(observation_space, num_actions, network, encoder)
         made = cls(model, config, observation_space=observation_space, network=network)
         made.own = None if encoder is None else "encoder"
@@ -160,7 +164,7 @@ class Solver(nn.Module):
                 encoder=encoder,
                 world_model=world_model,
                 seed=0,
-            )
+            ).to(saved.dtype)
 
         solver = saving.with_weights(make, saved)
         solver.environment = saved.environment
@@ -205,11 +209,9 @@ class Solver(nn.Module):
         ``invalid_actions [..., A]`` have the value −inf; ``uniforms [..., T]`` or ``generator`` fix what the
         search draws.
         """
+        search = invalid_actions, uniforms, generator, deterministic
         rows, lead = self._rows(observation)
-        latent = self.world_model.encode(rows)
-        tree = self._tree(
-            not self.training, latent, lead, invalid_actions, uniforms, generator, deterministic
-        )
+        tree = self._tree(not self.training, self.world_model.encode(rows), lead, *search)
         return tree.q.reshape(*lead, -1)
 
     def plan(
@@ -222,10 +224,10 @@ class Solver(nn.Module):
         deterministic: bool = False,
     ) -> SearchTree:
         """Search ``observation [B, ...]`` by the acting planner, without gradients; return the trees."""
+        search = invalid_actions, uniforms, generator, deterministic
         with torch.no_grad():
             rows, lead = self._rows(observation, batched=True)
-            latent = self.world_model.encode(rows)
-            return self._tree(True, latent, lead, invalid_actions, uniforms, generator, deterministic)
+            return self._tree(True, self.world_model.encode(rows), lead, *search)
 
     def act(
         self,
@@ -271,9 +273,13 @@ class Solver(nn.Module):
         best = compiled_actions(self, latent, closed, noise, generator, deterministic)
         if best is not None:
             return best
+        search = latent, (latent.shape[0],), closed, noise, generator, deterministic
+        model = self.world_model
+        if len(latent) == 1 and isinstance(model, WorldModel) and model.for_one_row() is not None:
+            return self._best_action(*search)  # on plain numbers
         if self._compiled is None:
             self._compiled = torch.compile(self._best_action, dynamic=False)
-        return self._compiled(latent, lead, invalid_actions, uniforms, generator, deterministic)
+        return self._compiled(*search)
 
     def __getstate__(self) -> dict[str, Any]:
         # What was compiled holds this solver's weights: copies compile for themselves.
@@ -287,30 +293,26 @@ class Solver(nn.Module):
         reward: Any,
         next_observation: Any,
         terminated: Any,
-        discount: float | Tensor,
+        discount: float | Tensor | None = None,
         *,
         invalid_actions: Any = None,
         deterministic: bool = True,
     ) -> Tensor:
         """Compute ``r + γ max Q(s′, ·)``, or ``r`` where the episode terminated: ``[...]`` for ``q_target``.
 
-        By the acting planner without gradients. ``invalid_actions [..., A]`` are of ``next_observation``.
+        By the acting planner without gradients. γ is the search's, or one number ``[...]`` for each
+        transition. ``invalid_actions [..., A]`` are of ``next_observation``.
         """
         with torch.no_grad():
-            rows, lead = self._rows(next_observation, "next_observation")
             like = self._any_tensor()
+            ended = torch.as_tensor(terminated, device=like.device).bool()
+            rows, lead = self._rows(next_observation, "next_observation", unused=ended)
+            ended = checked_column("terminated", ended, lead, like)
             now = checked_column("reward", reward, lead, like).to(like.dtype)
-            ended = checked_column("terminated", terminated, lead, like).bool()
+            factor = checked_discount_of(self.config, discount, lead, like)
             closed = read_mask(invalid_actions, lead, self.world_model.num_actions, like.device)
-            going_on = (~ended).reshape(-1).nonzero().squeeze(1)  # where all is over, nothing may be open
-            if not len(going_on):
-                return now
-            latent = self.world_model.encode(map_arrays(lambda array: array[going_on], rows))
-            closed = None if closed is None else closed[going_on]
-            tree = self._tree(True, latent, (len(going_on),), closed, None, None, deterministic)
-            best = now.new_zeros(now.numel()).index_copy(0, going_on, tree.q.amax(1).to(now.dtype))
-            best = best.reshape(lead)
-            return torch.where(ended, now, now + discount * best)
+            best = best_values(self.world_model, self.config, rows, ~ended.reshape(-1), closed, deterministic)
+            return torch.where(ended, now, now + factor * best.to(now.dtype).reshape(lead))
 
     def loss(
         self,
@@ -365,8 +367,7 @@ class Solver(nn.Module):
         self, rows: Tensor, uniforms: Tensor | None, invalid_actions: Tensor | None, deterministic: bool
     ) -> Tensor:
         """Compute Q ``[B, A]`` by the acting planner, of rows that need no check, as in an exported graph."""
-        latent = self.world_model.encode(rows)
-        lead = (rows.shape[0],)
+        latent, lead = self.world_model.encode(rows), (rows.shape[0],)
         return self._tree(True, latent, lead, invalid_actions, uniforms, None, deterministic).q
 
     @property
@@ -385,12 +386,16 @@ class Solver(nn.Module):
             return self.world_model.state(target)
 
     def _rows(
-        self, observation: Any, name: str = "observation", batched: bool = False
+        self,
+        observation: Any,
+        name: str = "observation",
+        batched: bool = False,
+        unused: Tensor | None = None,
     ) -> tuple[Observation, tuple[int, ...]]:
         """Read observations as rows ``[B, ...]`` on the solver's device, with their leading dimensions."""
         shape, space, like = self.observation_shape, self.observation_space, self._any_tensor()
         try:
-            return (read_batch if batched else read_rows)(observation, space, shape, like, name)
+            return (read_batch if batched else read_rows)(observation, space, shape, like, name, unused)
         except ValueError as error:
             if self.environment is None:
                 raise

@@ -19,11 +19,9 @@ from dtsn.models.known import KnownModel
 from dtsn.models.world_model import WorldModel
 from dtsn.settings import config_from_dict
 from dtsn.solvers.checks import overridden
-from dtsn.solvers.saving import check_own, read_space, space_to_json
+from dtsn.solvers.saving import TARGET, adopt_weights, check_own, read_space, space_to_json
 from dtsn.solvers.solver import Solver
 from dtsn.training.runs import RunExistsError, RunFolder, checkpoint_of
-
-TARGET = "target_encoder."  # only training needs these parameters
 
 
 def make_solver(
@@ -112,7 +110,7 @@ def _loaded(
             checkpoint.check_tensors(expected, tensors, optional=TARGET)
         solver = make_solver(config, observation, num_actions, world_model)
         checkpoint.check_tensors(solver.state_dict(), tensors, optional=TARGET)
-        solver.load_state_dict(tensors, strict=False)
+        adopt_weights(solver, tensors)
     except (ValueError, RuntimeError) as error:
         raise _misfit(folder, error) from error
     return solver.to(device).eval()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dtsn.config import TrackerName
+from dtsn.errors import UserError
 from dtsn.settings import flat
 
 
@@ -63,9 +64,12 @@ class WandB:
             import wandb
         except ImportError as error:
             raise _missing("Weights & Biases", "wandb") from error
-        self._run: Any = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "dtsn"), name=run.name, dir=folder, config=dict(settings)
-        )
+        project = os.environ.get("WANDB_PROJECT", "dtsn")
+        try:
+            self._run: Any = wandb.init(project=project, name=run.name, dir=folder, config=dict(settings))
+        except wandb.Error as error:  # not logged in, mostly
+            last = str(error).strip().splitlines()[-1]
+            raise UserError(f"Weights & Biases: {last} Or set WANDB_MODE=offline.") from error
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Add a point to every curve."""

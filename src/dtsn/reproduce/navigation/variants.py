@@ -233,7 +233,11 @@ EXTENSIONS = {
 }
 # Is it training through the search that pays in larger halls, or merging alone?
 _SEARCH_GRAPH = Recipe(
-    "search_graph", "Model-based Search, merged search", "search", settings={"merge": True}, weights_of="search"
+    "search_graph",
+    "Model-based Search, merged search",
+    "search",
+    settings={"merge": True},
+    weights_of="search",
 )
 OWN_ABLATIONS = {
     recipe.key: recipe
