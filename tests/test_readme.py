@@ -72,6 +72,11 @@ def test_the_table_is_that_of_the_results() -> None:
     assert readme_table.fill(README, rates, more) == README, "run: python tools/readme_table.py"
 
 
+def test_the_table_of_larger_halls_is_that_of_the_results() -> None:
+    summary = json.loads(readme_table.SUMMARY.read_text())
+    assert readme_table.fill_halls(README, summary) == README, "run: python tools/readme_table.py"
+
+
 def test_the_table_fits_its_place() -> None:
     rates = {
         row: {"2": 0.5, "1": 0.25 + 0.1 * place, "within": 0.9996, "greedy": 0.5, "seeds": 5.0}

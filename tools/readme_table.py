@@ -1,8 +1,8 @@
-"""Write the README's table of results from results/navigation/headline.json.
+"""Write the README's tables of results from results/navigation/headline.json and summary.json.
 
     python tools/readme_table.py
 
-dtsn report writes that file: ``{"dtsn": {"2": {"success": 0.99, ...}, "1": ...}, "qnet": ...}``.
+dtsn report writes these files: ``{"dtsn": {"2": {"success": 0.99, ...}, "1": ...}, "qnet": ...}``, and more.
 """
 
 from __future__ import annotations
@@ -16,12 +16,21 @@ from dtsn.config import SOLVERS
 from dtsn.reproduce.paper import PAPER_NAVIGATION
 
 ROOT = Path(__file__).parent.parent
-HEADLINE = ROOT / "results/navigation/headline.json"
+HEADLINE, SUMMARY = (ROOT / "results/navigation" / name for name in ("headline.json", "summary.json"))
 DRAWN = "qnet_softmax"  # the control: is it luck?
 ROWS = {name: kind.title for name, kind in SOLVERS.items()} | {
     DRAWN: "Q-network, actions drawn from softmax(Q)"
 }
 PLACE = re.compile(r"(<!-- results:.*?-->\n).*?(<!-- /results -->)", re.DOTALL)
+HALLS = {
+    "qnet": "Q-network",
+    "treeqn": "TreeQN",
+    "search": "Model-based Search",
+    "dtsn": "D-TSN",
+    "search_graph": "Model-based Search, merged",
+    "dtsn_graph": "D-TSN, merged",
+}
+HALLS_PLACE = re.compile(r"(<!-- halls:.*?-->\n).*?(<!-- /halls -->)", re.DOTALL)
 
 
 def success_rates(headline: dict[str, Any]) -> dict[str, dict[str, float]] | None:
@@ -77,6 +86,26 @@ def plain_sentence(headline: dict[str, Any]) -> str:
     )
 
 
+def halls_table(summary: dict[str, Any]) -> str:
+    """Return the success with one exit in larger halls, by the number of expansions when acting."""
+    lines = [
+        "| larger halls, one exit | T = 10, as trained | T = 20 | T = 50, with 95% interval |",
+        "|---|---|---|---|",
+    ]
+    for key, title in HALLS.items():
+        tests = [summary[f"hall-7-12-{key}"].get(f"exits-1-T{expansions}") for expansions in (10, 20, 50)]
+        cells = ["–" if test is None else percent(test["success"]) for test in tests]
+        if tests[2] is not None:
+            cells[2] += " ({} to {})".format(*(f"{100 * end:.0f}" for end in tests[2]["interval"]))
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def fill_halls(readme: str, summary: dict[str, Any]) -> str:
+    """Return the README with the table of larger halls in its place."""
+    return HALLS_PLACE.sub(lambda place: place[1] + halls_table(summary) + place[2], readme)
+
+
 def percent(rate: float) -> str:
     """Return a rate in percent; two digits where one would round it to 100."""
     return f"{100 * rate:.{2 if 0.9995 <= rate < 1 else 1}f}"
@@ -88,12 +117,13 @@ def fill(readme: str, rates: dict[str, dict[str, float]], more: str = "") -> str
 
 
 def main() -> None:
-    """Rewrite the README's table."""
+    """Rewrite the README's tables."""
     headline = json.loads(HEADLINE.read_text())
     path, rates = ROOT / "README.md", success_rates(headline)
     if rates is None:
         raise SystemExit(f"{HEADLINE} lacks a solver: the README stays as it is")
-    path.write_text(fill(path.read_text(), rates, plain_sentence(headline)))
+    readme = fill(path.read_text(), rates, plain_sentence(headline))
+    path.write_text(fill_halls(readme, json.loads(SUMMARY.read_text())))
 
 
 if __name__ == "__main__":
