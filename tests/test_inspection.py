@@ -403,7 +403,7 @@ def test_trees_too_large_are_refused_before_they_grow() -> None:
 
 def test_deep_trees_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="nodes or more"):
-        describe_search(random_solver("treeqn", depth=100), torch.zeros(5).double())
+        describe_search(random_solver("treeqn", depth=12), torch.zeros(5).double())
 
 
 def test_diverged_solvers_are_refused() -> None:

@@ -272,11 +272,12 @@ def test_losses_beyond_the_paper_that_cannot_be() -> None:
 def test_td_targets_do_not_search_where_all_is_over(name: str) -> None:
     valid = torch.tensor([[True], [True], [False]])
     rules = TableRules([[1], [2], [0]], [[1.0], [1.0], [0.0]], valid, [[False], [True], [False]])
-    solver = Solver.create(name, Discrete(3), Discrete(1), world_model=KnownModel(rules, Lookup(3), 1))
+    model, config = KnownModel(rules, Lookup(3), 1), SolverConfig(name, discount=0.5)
+    solver = Solver.create(config, Discrete(3), Discrete(1), world_model=model)
     batch = torch.tensor([1.0, 1.0]), torch.tensor([1, 2]), torch.tensor([False, True])
-    target = solver.td_target(*batch, discount=0.5)
+    target = solver.td_target(*batch)
     assert target.tolist() == [1.5, 1.0]
-    over = solver.td_target(batch[0][1:], batch[1][1:], batch[2][1:], discount=0.5)
+    over = solver.td_target(batch[0][1:], batch[1][1:], batch[2][1:])
     assert over.tolist() == [1.0]
 
 

@@ -285,7 +285,7 @@ def test_what_the_kernel_does_not_know_goes_through_torch_compile(
     monkeypatch.setattr(acting_kernel, "LARGEST_BATCH", 2 * ACTIONS * 6 * 9)
     for solver, observation in (
         (make(), numbers(3, 5, seed=0)),  # a row too many
-        (make().double(), numbers(5, seed=0)),
+        (make().double(), numbers(2, 5, seed=0)),
         (Solver.create("qnet", SPACE, Discrete(ACTIONS), seed=0).eval(), numbers(5, seed=0)),
     ):
         compiled.clear()
@@ -293,6 +293,10 @@ def test_what_the_kernel_does_not_know_goes_through_torch_compile(
         solver.compile_acting()
         assert torch.equal(solver.act(observation, deterministic=True), expected)
         assert len(compiled) == 1
+    alone = make().double()
+    alone.compile_acting()
+    alone.act(numbers(5, seed=0))
+    assert len(compiled) == 1  # one row is searched on plain numbers
 
 
 @torch.no_grad()

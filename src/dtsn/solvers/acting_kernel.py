@@ -112,6 +112,14 @@ def compiled_actions(
     return torch.from_numpy(q.argmax(1))
 
 
+def on_numbers(solver: Solver, latent: Tensor) -> bool:
+    """Tell whether one row is searched on plain numbers by itself, which launches too little to compile."""
+    model = solver.world_model
+    if solver.kind.acting_planner != "best_first" or not isinstance(model, WorldModel):
+        return False
+    return latent.shape[0] == 1 and latent.device.type == "cpu" and model.for_one_row() is not None
+
+
 def make_kernel(plain: Compile, fast: Compile) -> Kernel:
     """Make the kernel out of functions, each passed through a compiler; arithmetic through a fast one."""
 

@@ -29,7 +29,7 @@ from dtsn.models.known import KnownModel
 from dtsn.models.world_model import WorldModel, update_average
 from dtsn.search import SearchTree
 from dtsn.solvers import losses, saving
-from dtsn.solvers.acting_kernel import compiled_actions
+from dtsn.solvers.acting_kernel import compiled_actions, on_numbers
 from dtsn.solvers.checks import (
     check_batch,
     check_kinds,
@@ -273,10 +273,9 @@ class Solver(nn.Module):
         best = compiled_actions(self, latent, closed, noise, generator, deterministic)
         if best is not None:
             return best
-        search = latent, (latent.shape[0],), closed, noise, generator, deterministic
-        model = self.world_model
-        if len(latent) == 1 and isinstance(model, WorldModel) and model.for_one_row() is not None:
-            return self._best_action(*search)  # on plain numbers
+        search = latent, latent.shape[:1], closed, noise, generator, deterministic
+        if on_numbers(self, latent):
+            return self._best_action(*search)
         if self._compiled is None:
             self._compiled = torch.compile(self._best_action, dynamic=False)
         return self._compiled(*search)
