@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import gymnasium
@@ -173,14 +174,15 @@ def checked_discount_of(
     """Return the discount of targets: the search's, or one number per transition of the caller's."""
     if given is None:
         return config.discount
-    if isinstance(given, int | float):
-        if given != config.discount:
-            raise UserError(
-                f"discount must be that of the solver's search, {config.discount:g}, got {given:g}: "
-                f"make the solver with SolverConfig(discount={given:g})"
-            )
-        return given
-    return checked_column("discount", given, lead, like).to(like.dtype)
+    column = torch.as_tensor(given, device=like.device)
+    if column.dim():
+        return checked_column("discount", column, lead, like).to(like.dtype)
+    if not math.isclose(float(column), config.discount, rel_tol=1e-6):
+        raise UserError(
+            f"discount must be that of the solver's search, {config.discount:g}, got {float(column):g}: "
+            f"make the solver with SolverConfig(discount={float(column):g})"
+        )
+    return config.discount
 
 
 def checked_weight(weight: Any, size: int, like: Tensor) -> Tensor:
