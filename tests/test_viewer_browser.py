@@ -222,7 +222,9 @@ def test_own_environment_by_its_render_function(page: Page) -> None:
         assert process.stdout is not None
         try:
             page.goto(f"{process.stdout.readline().strip()}#level=2&vs=other")
-            page.wait_for_selector(".pane:nth-child(2):not(.busy) .tree svg")
+            for pane in (1, 2):  # either may be the first to be done
+                page.wait_for_selector(f".pane:nth-child({pane}):not(.busy) .tree svg")
+                page.wait_for_selector(f".pane:nth-child({pane}) .frame")
             red = """(image) => {
                 const canvas = document.createElement("canvas");
                 [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
