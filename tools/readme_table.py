@@ -30,6 +30,7 @@ HALLS = {
     "search_graph": "Model-based Search, merged",
     "dtsn_graph": "D-TSN, merged",
 }
+DRAWN_TEST = "exits-1-T10-softmax-1"  # at the temperature that validation levels prefer there (results.md)
 HALLS_PLACE = re.compile(r"(<!-- halls:.*?-->\n).*?(<!-- /halls -->)", re.DOTALL)
 
 
@@ -92,12 +93,14 @@ def halls_table(summary: dict[str, Any]) -> str:
         "| larger halls, one exit | T = 10, as trained | T = 20 | T = 50, with 95% interval |",
         "|---|---|---|---|",
     ]
+    drawn = percent(summary["hall-7-12-qnet"][DRAWN_TEST]["success"])
     for key, title in HALLS.items():
         tests = [summary[f"hall-7-12-{key}"].get(f"exits-1-T{expansions}") for expansions in (10, 20, 50)]
         cells = ["–" if test is None else percent(test["success"]) for test in tests]
         if tests[2] is not None:
             cells[2] += " ({} to {})".format(*(f"{100 * end:.0f}" for end in tests[2]["interval"]))
         lines.append(f"| {title} | {' | '.join(cells)} |")
+    lines.insert(3, f"| Q-network, actions drawn from softmax(Q) | {drawn} | – | – |")
     return "\n".join(lines) + "\n"
 
 
